@@ -1,11 +1,13 @@
-"""`bench soak`: step a manager while its workers are killed, stopped and hung, its envs raise and flood the output, the
-keeper is stopped, the caller forks, and evaluations and other programs run and break beside it.
+"""`python -m benchmarks soak`: step a manager while faults are injected, and compare every row with a model.
 
-    planner ──due──▶ leg ──calls, signals──▶ manager
-                      │ ▲ rows, workers
-          told of all │ │
-                      ▼ │ wrong
-                     model ──▶ a replay of every env        tally: counts and verdict
+Workers are killed, stopped and hung, envs raise and flood the output, the supervisor is stopped, the caller forks, and
+evaluations and other programs run and break at the same time.
 
-A leg is one manager's life; one follows the other, in every flavour, until the time is up.
+    planner ──due faults────────▶ leg ──calls, signals──▶ manager
+                                  leg ◀──rows, workers─── manager
+    model ◀──requests, faults──── leg
+    model ──errors──────────────▶ leg ──counts──────────▶ tally, which gives the verdict
+
+The model holds a replay of every env. A leg is the life of one manager. Legs run one after the other, in every flavour,
+until the time is over.
 """

@@ -1,8 +1,8 @@
-"""The environment of the soak. Its whole course is known beforehand, and it breaks when it is told to.
+"""Environment of the soak. All its results are predictable, and it breaks when an action orders it to.
 
-`Course` is what it does: a state machine of plain numbers, which the worker and the checker both run. `SoakEnv` is a
-course that lives in a worker and breaks there. An action is `(value, order)`: the value goes into the digest that all
-that follows depends on, the order says whether and how to break, now or at the next reset.
+`Course` is the behaviour: a state machine of plain numbers, which both the worker and the model run. `SoakEnv` runs a
+course in a worker and breaks there. An action is `(value, order)`: the value enters the digest that all later results
+depend on, and the order selects whether and how the env breaks, now or at the next reset.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Info: TypeAlias = dict[str, Any]
 Numbers: TypeAlias = tuple[int, ...]
 
 INSIDE: Final = tuple(fault for fault in Fault if fault is not Fault.HUGE_REPLY)
-"""What can be ordered."""
+"""Faults that an action can order."""
 
 ENDS_THE_WORKER: Final = frozenset(
     {Fault.SIGKILL, Fault.SIGSEGV, Fault.SIGSTOP, Fault.OS_EXIT, Fault.INFINITE_LOOP, Fault.SLEEP}
 )
-"""Faults after which the whole worker has to be replaced; the others cost one env only."""
+"""Faults after which the whole worker has to be replaced. The other faults cost only one env its episode."""
 
 FIRST_FRESH_SEED: Final = 1 << 20
-"""Seeds below are the soak's own, and never cursed. Hardly a seed of a seed tree is so small."""
+"""Smallest seed that can be cursed. The soak's own seeds are smaller; seeds of a seed tree are hardly ever so small."""
 
 NUM_VALUES: Final = 1000
 LINGER: Final = 1
 LINGER_SECONDS: Final = 0.02
 FLOOD: Final = 2
 FLOOD_BYTES: Final = 500_000
-"""What an env that is told to flood writes in one step, to its standard output and error in turn."""
+"""Bytes that an env writes in one step on the order FLOOD, to its standard output and its standard error in turn."""
 
 _FIRST_FAULT: Final = 3
 _MOMENTS: Final = (Moment.STEP, Moment.RESET)
@@ -49,7 +49,7 @@ _ONE_CURSED_IN: Final = 12
 
 
 def order(fault: Fault, moment: Moment) -> int:
-    """What to write into an action so that an env breaks: in this step, or at its next reset of whatever kind."""
+    """Return the order that makes an env break in this step, or at its next reset of any kind."""
     return _FIRST_FAULT + _MOMENTS.index(moment) * len(INSIDE) + INSIDE.index(fault)
 
 
@@ -57,7 +57,7 @@ NUM_ORDERS: Final = _FIRST_FAULT + len(_MOMENTS) * len(INSIDE)
 
 
 def meaning(number: int) -> tuple[Moment, Fault] | None:
-    """The other way round. None: not to break."""
+    """Return the moment and fault of an order, the inverse of `order`. None means that the env does not break."""
     if number < _FIRST_FAULT:
         return None
     moment, fault = divmod(number - _FIRST_FAULT, len(INSIDE))
@@ -65,14 +65,17 @@ def meaning(number: int) -> tuple[Moment, Fault] | None:
 
 
 def curse(seed: int | None) -> Fault | None:
-    """How a reset with this seed breaks: a few of the fresh seeds do, so that restarts fail, too, now and then."""
+    """Return the fault of a reset with this seed, or None.
+
+    A few of the fresh seeds have a fault, so that restarts sometimes fail, too.
+    """
     if seed is None or seed < FIRST_FRESH_SEED or seed % _ONE_CURSED_IN:
         return None
     return _CURSES[seed // _ONE_CURSED_IN % len(_CURSES)]
 
 
 class Course:
-    """What env number `env` does, breaking apart. Every number it shows follows from its seed and its actions."""
+    """Behaviour of env number `env`, apart from faults. All its numbers follow from its seed and its actions."""
 
     def __init__(self, env: int) -> None:
         self.env, self.seed, self.episode, self.elapsed = env, 0, 0, 0
@@ -81,23 +84,23 @@ class Course:
         self._armed: Fault | None = None
 
     def fault_of_step(self, action: Numbers) -> Fault | None:
-        """How the env breaks if it is now given this action."""
+        """Return the fault of a step with this action, or None."""
         told = meaning(action[1])
         return told[1] if told is not None and told[0] is Moment.STEP else None
 
     def fault_of_reset(self, seed: int | None) -> Fault | None:
-        """How the env breaks if it is now reset."""
+        """Return the fault of a reset in the current state, or None."""
         return self._armed or curse(seed)
 
     def reset(self, seed: int | None) -> Info:
-        """Begin the first episode of a seed, or the next one of the same."""
+        """Begin the first episode of a seed or, with None, the next episode of the same seed."""
         self.seed, self.episode = (self.seed, self.episode + 1) if seed is None else (seed, 0)
         self.elapsed, self.ended = 0, False
         self._start = self._digest = zlib.crc32(struct.pack("=3q", self.env, self.seed, self.episode))
         return {"began": self.episode}
 
     def step(self, action: Numbers) -> tuple[float, bool, bool, Info]:
-        """Reward, terminated, truncated and info."""
+        """Return reward, terminated, truncated and info."""
         if self.ended:
             raise RuntimeError(f"env {self.env} was stepped after the end of episode {self.episode}")
         told = meaning(action[1])
@@ -110,11 +113,14 @@ class Course:
         return self._digest % 1000 / 8, self.ended and terminates, self.ended and not terminates, self._info()
 
     def numbers(self) -> Numbers:
-        """Where the course stands: what an observation holds."""
+        """Return the state of the course, which is the content of an observation."""
         return self.env, self.seed, self.episode, self.elapsed, self._digest
 
     def _info(self) -> Info:
-        """Nothing, numbers, or what has to be pickled: each has a way of its own to the caller."""
+        """Return an info that is empty, has numbers, or has to be pickled.
+
+        Each kind travels to the caller in its own way.
+        """
         match self.elapsed % 3:
             case 0:
                 return {}
@@ -125,15 +131,18 @@ class Course:
 
 
 def caption(numbers: Numbers) -> str:
-    """The same as text, which travels by pipe."""
+    """Return the numbers as text, which travels by pipe."""
     return "n".join(map(str, numbers))
 
 
 class SoakEnv(gymnasium.Env[Any, Any]):
-    """A course in a worker. `form`: observations are an array, or a dict of an array and a text."""
+    """Env that runs a course in a worker.
+
+    With `form` "array" an observation is an array, with "dict" a dict of an array and a text.
+    """
 
     def __init__(self, env: int, form: Form) -> None:
-        # The dumps of deaths that were asked for would bury everything else that is written during a soak.
+        # The tracebacks of ordered crashes would bury all other output of a soak.
         faulthandler.disable()
         numbers = spaces.Box(0, np.iinfo(np.int64).max, (5,), np.int64)
         text = spaces.Text(120)
@@ -160,13 +169,13 @@ class SoakEnv(gymnasium.Env[Any, Any]):
 
 
 def observation(numbers: Numbers, form: Form) -> Any:
-    """What an env shows of where it stands."""
+    """Return the observation for the numbers of a course."""
     array = np.array(numbers, np.int64)
     return array if form == "array" else {"numbers": array, "text": caption(numbers)}
 
 
 def flood(descriptor: int, num_bytes: int) -> None:
-    """Write so much to a descriptor, in lines."""
+    """Write `num_bytes` to a descriptor, in lines."""
     lines = (b"." * 99 + b"\n") * 10
     for _ in range(num_bytes // len(lines)):
         os.write(descriptor, lines)

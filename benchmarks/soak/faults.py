@@ -1,4 +1,4 @@
-"""Which fault comes when, and the hand that sends signals from outside."""
+"""Faults of the soak: the schedule, signals to workers, and disturbances around the workers."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ _SHARES: Final = {
 
 
 class Planner:
-    """Draws faults at random moments, so many a minute on average. The clock is an argument.
+    """Samples faults at random moments, with a fixed average number per minute. The time is an argument.
 
-    What could not be done when it was due is done later, together with others: at most `at_once` in one call.
+    A fault that could not be injected when it was due is injected later, together with others: at most `at_once` in a
+    call.
     """
 
     def __init__(self, generator: np.random.Generator, per_minute: float, at_once: int, now: float) -> None:
@@ -54,7 +55,10 @@ class Planner:
         self._due: list[Injection] = []
 
     def due(self, now: float) -> list[Injection]:
-        """The faults that are to happen now. Take out of the list what was done; the rest stays due."""
+        """Return the faults that are due now.
+
+        The caller removes the injected ones from the list; the others stay due.
+        """
         while self._next <= now:
             self._num_owed += 1
             self._next += self._generator.exponential(self._pause)
@@ -64,11 +68,11 @@ class Planner:
         return self._due
 
     def make_up(self) -> None:
-        """One that was due has come to nothing: another is to take its place."""
+        """Schedule another fault for one that was due but was not injected."""
         self._num_owed += 1
 
     def draw(self) -> Injection:
-        """A fault, whether one is due or not."""
+        """Sample a fault, whether one is due or not."""
         where = tuple(_SHARES)[self._generator.choice(len(_SHARES), p=tuple(_SHARES.values()))]
         faults: Sequence[Fault | Disturbance] = INSIDE
         if where in (Where.WAITING, Where.IDLE):
@@ -79,7 +83,10 @@ class Planner:
 
 
 class Strike:
-    """A signal for one worker process. Opened while that is known to live: no other process can be hit in its place."""
+    """Signal for one worker process.
+
+    Make a Strike while the worker is known to live. It holds a pidfd, so no other process can be hit instead.
+    """
 
     def __init__(self, worker: int, pid: int, injection: Injection) -> None:
         self.worker, self.pid, self.injection = worker, pid, injection
@@ -87,10 +94,10 @@ class Strike:
         self._process = os.pidfd_open(pid)
         if parent_of(pid) not in (supervisor_pid(), os.getpid()):
             os.close(self._process)
-            raise ProcessLookupError(f"process {pid} is no worker of ours any more")
+            raise ProcessLookupError(f"process {pid} is no longer a worker of this program")
 
     def land(self) -> None:
-        """Send it, unless the process has ended meanwhile."""
+        """Send the signal, unless the process has ended."""
         try:
             signal.pidfd_send_signal(self._process, getattr(signal, self.injection[1].name))
         except ProcessLookupError:
@@ -98,13 +105,13 @@ class Strike:
         self.has_landed = True
 
     def close(self) -> None:
-        """Let go of the process."""
+        """Release the process."""
         os.close(self._process)
 
 
 @contextmanager
 def landing(strikes: Sequence[Strike], delays: Sequence[float]) -> Iterator[None]:
-    """While the block runs, each strike lands after its delay. None lands later than that."""
+    """Land each strike after its delay while the block runs. No strike lands after the block."""
     timers = [threading.Timer(delay, strike.land) for strike, delay in zip(strikes, delays, strict=True)]
     for timer in timers:
         timer.start()
@@ -117,27 +124,27 @@ def landing(strikes: Sequence[Strike], delays: Sequence[float]) -> Iterator[None
 
 
 STOP_SECONDS: Final = 0.3
-"""How long the keeper is stopped."""
+"""Time for which the supervisor is stopped."""
 
 FORK_SECONDS: Final = 20.0
-"""How long a forked child may take to try every call. Each call is refused at once, but the machine may be busy."""
+"""Time limit of a forked child that tries every call. Each call is refused at once, but the machine may be busy."""
 
 PROGRAM_SECONDS: Final = 60.0
-"""How long a `FloodingProgram` may take before it is killed."""
+"""Time limit of a `FloodingProgram`, after which it is killed."""
 
 _LEFT_SECONDS = 20.0
-"""How long the workers of a killed program may take to end after it."""
+"""Time limit for the workers of a killed program to end."""
 
 
 _EPISODES = 20
 _PROGRAM = "from benchmarks.soak.faults import flooding_program; flooding_program()"
 
 
-# ---- the keeper is stopped ------------------------------------------------------------------------------------------
+# ---- the supervisor is stopped --------------------------------------------------------------------------------------
 
 
 class KeeperStop:
-    """Stop the keeper now and let it continue after STOP_SECONDS. `end` waits until it continues."""
+    """Stop the supervisor now and continue it after STOP_SECONDS. `end` waits until it continues."""
 
     def __init__(self) -> None:
         pid = supervisor_pid()
@@ -152,7 +159,7 @@ class KeeperStop:
             signal.pidfd_send_signal(self._process, signal.SIGCONT)
 
     def end(self) -> None:
-        """Wait until the keeper has been continued."""
+        """Wait until the supervisor has been continued."""
         self._timer.join()
         os.close(self._process)
 
@@ -161,7 +168,10 @@ class KeeperStop:
 
 
 def fork_and_try(envs: ParallelEnvManager, actions: Any) -> str:
-    """Fork this process and try every call of the manager in the child. Return what was wrong, or an empty text."""
+    """Fork this process and try every call of the manager in the child.
+
+    Return a description of errors, or an empty text.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -188,7 +198,7 @@ def fork_and_try(envs: ParallelEnvManager, actions: Any) -> str:
 
 
 def _not_refused(envs: ParallelEnvManager, actions: Any) -> Iterator[str]:
-    """Yield a text for each call that a forked child can make. `close`, too, must not end the parent's workers."""
+    """Yield a text for each call that a forked child can make. `close` must not end the parent's workers either."""
     calls: dict[str, Callable[[], object]] = {
         "step": partial(envs.step, actions),
         "step_wait": partial(envs.step_wait, timeout=0.1),
@@ -201,7 +211,7 @@ def _not_refused(envs: ParallelEnvManager, actions: Any) -> Iterator[str]:
         try:
             call()
         except WorkerTimeout:
-            pass  # wrong: it waited for answers that belong to the parent
+            pass  # an error: the call waited for answers that belong to the parent
         except (ParallelEnvsError, NoAsyncCallError, AlreadyPendingCallError):
             continue
         yield f"{name} was not refused in a forked child"
@@ -213,7 +223,7 @@ def _not_refused(envs: ParallelEnvManager, actions: Any) -> Iterator[str]:
 
 
 def evaluate_and_kill(killed_after: float) -> str:
-    """Run an evaluation and kill one of its workers during it. Return what was wrong, or an empty text."""
+    """Run an evaluation and kill one of its workers during it. Return a description of errors, or an empty text."""
     before = set(descendants())
     killer = threading.Timer(killed_after, _kill_one_worker, [before])
     killer.start()
@@ -227,7 +237,7 @@ def evaluate_and_kill(killed_after: float) -> str:
 
 def _kill_one_worker(before: set[int]) -> None:
     for pid in set(descendants()) - before:
-        if parent_of(pid) == supervisor_pid():  # children of this process are programs that run beside
+        if parent_of(pid) == supervisor_pid():  # children of this process are other programs of the soak
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             return
@@ -243,14 +253,14 @@ def _scores(jobs: int) -> list[float | None]:
     return [episode.score for episode in result.episodes]
 
 
-# ---- programs of their own ------------------------------------------------------------------------------------------
+# ---- separate programs -----------------------------------------------------------------------------------------------
 
 
 class FloodingProgram:
-    """A separate program whose envs write very much output. A thread checks the program while the soak goes on.
+    """Separate program with envs that write very much output. A thread checks the program while the soak continues.
 
-    With `is_killed` the program is killed while its envs write: all of its processes must end. Otherwise the reader of
-    its stderr leaves: the program must go on and print "good".
+    With `is_killed` the program is killed while its envs write, and all of its processes must end. Otherwise the reader
+    of its stderr is closed, and the program must continue and print "good".
     """
 
     def __init__(self, *, is_killed: bool) -> None:
@@ -259,7 +269,7 @@ class FloodingProgram:
         self._thread.start()
 
     def end(self) -> str:
-        """Wait for the program. Return what was wrong with it, or an empty text."""
+        """Wait for the program. Return a description of errors, or an empty text."""
         self._thread.join()
         return self._wrong
 
@@ -277,7 +287,7 @@ class FloodingProgram:
             overdue = threading.Timer(PROGRAM_SECONDS, program.kill)
             overdue.start()
             first = program.stdout.readline()
-            time.sleep(0.05)  # by now the envs are writing
+            time.sleep(0.05)  # let the envs start writing
             if self._is_killed:
                 program.kill()
             os.close(reading)
@@ -289,7 +299,9 @@ class FloodingProgram:
         elif self._is_killed:
             self._wrong = _left_of(json.loads(first))
         elif rest.strip() != "good":
-            self._wrong = f"a program whose reader had left said {first + rest!r}, exit code {program.returncode}"
+            self._wrong = (
+                f"a program without a reader of its stderr printed {first + rest!r}, exit code {program.returncode}"
+            )
 
 
 def _left_of(pids: list[int]) -> str:
@@ -300,11 +312,11 @@ def _left_of(pids: list[int]) -> str:
     for pid in left:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return f"processes {left} outlived a killed program whose envs wrote without end" if left else ""
+    return f"processes {left} outlived a killed program with envs that never stop writing" if left else ""
 
 
 class Flooding(SoakEnv):
-    """An env of the soak whose steps write 200 kB each, or whose first step never stops writing."""
+    """Env of the soak with 200 kB of output in each step, or with a first step that never stops writing."""
 
     def __init__(self, env: int, is_endless: bool) -> None:
         super().__init__(env, "array")
@@ -318,7 +330,7 @@ class Flooding(SoakEnv):
 
 
 def flooding_program() -> None:
-    """Step envs that write very much, and quiet ones in this process. Print "good" if both give equal observations."""
+    """Step envs that write very much and, in this process, quiet ones. Print "good" if both give equal observations."""
     is_endless = sys.argv[1:] == ["forever"]
     factories = [partial(Flooding, env, is_endless) for env in range(2)]
     with ParallelEnvManager(factories, step_timeout=PROGRAM_SECONDS) as envs:

@@ -1,4 +1,7 @@
-"""Looks at each call of a manager: how long it took, what it brought, and which workers there are after it."""
+"""Leg of the soak: one manager, the calls and faults that it gets, and the check of each call.
+
+`Leg` makes the calls and injects the faults. `Judge` checks the time of each call, its rows, and the workers after it.
+"""
 
 from __future__ import annotations
 
@@ -56,20 +59,21 @@ from parallel_envs.vector import ParallelEnvManager
 T = TypeVar("T")
 
 GRACE_SECONDS = 1.0
-"""What any call may take beyond its deadline."""
+"""Time that any call may take beyond its deadline."""
 
 _LONGEST_HISTORY = 40
 _LOG = logging.getLogger("parallel_envs")
 
 
 class LegOver(Exception):
-    """Something was wrong: what would follow from it is not worth looking at."""
+    """Raised when something was wrong. The leg ends, because later differences would only be consequences."""
 
 
 class Judge:
-    """Tells the model what is done to a manager, and the tally what comes of it.
+    """Reports all calls and faults of a manager to the model, and the results to the tally.
 
-    A call may take its deadline, GRACE_SECONDS, and `restart_seconds` for each restart that it makes. Stop it.
+    A call may take its deadline, GRACE_SECONDS, and `restart_seconds` for each restart that it makes. Call `stop` at
+    the end.
     """
 
     def __init__(self, envs: ParallelEnvManager, model: Model, tally: Tally, restart_seconds: float) -> None:
@@ -82,21 +86,21 @@ class Judge:
         model.begin(self.states)
 
     def stop(self) -> None:
-        """Listen no longer. May be called again."""
+        """Stop reading the log. May be called again."""
         self._late.stop()
 
-    # ---- what is done -----------------------------------------------------------------------------------------------
+    # ---- requests, faults -------------------------------------------------------------------------------------------
 
     def ask_step(self, env: int, action: Numbers) -> None:
-        """An env is about to be stepped."""
+        """Record that an env is about to be stepped."""
         self._note(self.model.ask_step(env, action))
 
     def ask_reset(self, env: int, seed: int | None) -> None:
-        """An env is about to be reset."""
+        """Record that an env is about to be reset."""
         self._note(self.model.ask_reset(env, seed))
 
     def settle(self, strike: Strike) -> None:
-        """A strike is over. One that has landed is a fault; one that came too late never was."""
+        """Close a strike, and count it as a fault if it has landed."""
         strike.close()
         if strike.has_landed:
             self.model.struck(strike.worker, strike.pid)
@@ -107,13 +111,13 @@ class Judge:
         self._note((Where.AROUND, disturbance))
 
     def blame(self, wrong: str) -> None:
-        """Complain of what a disturbance has brought to light; nothing, if the text is empty."""
+        """Complain of an error that a disturbance has revealed. Do nothing if the text is empty."""
         if wrong:
             self._tally.errors += 1
             self._tally.complain(wrong)
 
     def excuse(self, seconds: float) -> None:
-        """Allow calls more time for so long, since something that they need is stopped."""
+        """Allow calls more time for the next `seconds`, because a process that they need is stopped."""
         self._excused_until = time.monotonic() + seconds
 
     def _note(self, injection: Injection | None) -> None:
@@ -121,10 +125,10 @@ class Judge:
             self._tally.injected[injection] += 1
             self._history.append(injection)
 
-    # ---- what comes of it -------------------------------------------------------------------------------------------
+    # ---- calls and their rows ---------------------------------------------------------------------------------------
 
     def call(self, name: str, action: Callable[[], T], deadline: float) -> T:
-        """Make a call of the manager and look at how long it takes."""
+        """Make a call of the manager and record how long it takes."""
         self._history.append((name, *getattr(action, "args", ()), getattr(action, "keywords", "")))
         before, began = _restarts(self.states), time.monotonic()
         result = action()
@@ -138,7 +142,7 @@ class Judge:
         return result
 
     def look_at(self, rows: Mapping[int, Row], *, together: bool) -> None:
-        """Compare what the call brought with the model. Raises `LegOver` if anything is wrong."""
+        """Compare the rows of the call with the model. Raise `LegOver` if anything is wrong."""
         self._history.append((self.states, "lost:", [env for env, row in rows.items() if RESTARTED in row.info]))
         for worker in self._late.take():
             self._tally.stalls += self.model.blame(worker)
@@ -148,7 +152,7 @@ class Judge:
         if wrong:
             self._tally.complain("\n".join([*wrong, "What went before:", *map(_line, self._history)]))
             raise LegOver
-        # What was done before the call before this one has been answered for by now.
+        # All faults before the previous call have been reported by now.
         self._tally.survived, self._num_seen = self._num_seen, self._tally.num_injected
 
     def _look(self) -> list[WorkerState]:
@@ -156,7 +160,7 @@ class Judge:
 
 
 class _LateWorkers(logging.Handler):
-    """Hears from the log which workers were too late. What is logged goes nowhere else meanwhile."""
+    """Collects the late workers from the log. Meanwhile the log has no other outputs."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -168,7 +172,7 @@ class _LateWorkers(logging.Handler):
         self._workers.update(getattr(record, "late_workers", ()))
 
     def take(self) -> set[int]:
-        """Those that were late since this was last asked."""
+        """Return the workers that were late since the last call of `take`."""
         workers, self._workers = self._workers, set()
         return workers
 
@@ -186,25 +190,25 @@ def _line(event: tuple[Any, ...]) -> str:
 
 
 STEP_SECONDS = 0.5
-"""Both `step_timeout` and `reset_timeout`."""
+"""Value of both `step_timeout` and `reset_timeout`."""
 
 START_SECONDS = {"forkserver": 3.0, "fork": 3.0, "spawn": 6.0}
-"""`start_timeout`: what a restart may take at most before it is given up and made anew."""
+"""Values of `start_timeout`: the longest time of a restart before it is abandoned and tried again."""
 
 AGAIN_SECONDS = 1.5
-"""What comes to that: the stack of a stopped worker is waited for (0.5 s), the new env is asked again (0.5 s)."""
+"""Additional time of a restart: the stack of a stopped worker (0.5 s) and the next request of the new env (0.5 s)."""
 
 CLOSE_SECONDS = 5.0
 
 TROUBLED_CLOSES = 0.3
-"""How many of the closes come in the midst of a fault."""
+"""Share of the managers that are closed in the middle of a fault."""
 
 _LONGEST_STRETCH = 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crowd:
-    """How many envs in how many workers, and how these are started."""
+    """Number of envs, number of workers, and start method of the workers."""
 
     num_envs: int = 8
     num_workers: int = 4
@@ -213,7 +217,7 @@ class Crowd:
 
 @dataclass(frozen=True, kw_only=True)
 class Flavour:
-    """What differs from leg to leg."""
+    """Settings that differ between legs."""
 
     mode: AutoresetMode
     form: Form
@@ -222,14 +226,14 @@ class Flavour:
 
 @dataclass(slots=True)
 class _Attack:
-    """What is done to the envs and workers in one call."""
+    """Faults for the envs and workers in one call."""
 
     orders: dict[int, int] = field(default_factory=dict)
     strikes: list[Strike] = field(default_factory=list)
 
 
 class Leg:
-    """A manager, and what is done to it. Abandon it in the end."""
+    """Manager with the calls and faults that it gets. Call `abandon` at the end."""
 
     def __init__(self, crowd: Crowd, flavour: Flavour, seed: SeedTree, planner: Planner, tally: Tally) -> None:
         self._planner, self._tally, self._generator = planner, tally, seed.generator()
@@ -257,21 +261,21 @@ class Leg:
         self._judge = Judge(self._envs, self._model, tally, start_seconds + AGAIN_SECONDS)
 
     def abandon(self) -> None:
-        """Close whatever is still open. May be called at any time."""
+        """Close everything that is still open. May be called at any time."""
         self._end_disturbances()
         self._envs.close()
         self._judge.stop()
 
-    # ---- the course of a leg ----------------------------------------------------------------------------------------
+    # ---- phases of a leg --------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Reset all, with one seed that also becomes the root of all fresh seeds."""
+        """Reset all envs with one seed, which is also the root of all fresh seeds."""
         seed = int(self._generator.integers(FIRST_FRESH_SEED - self._num_envs))
         self._model.begin_seeds(SeedTree(seed))
         self._reset(range(self._num_envs), list(range(seed, seed + self._num_envs)), given=seed)
 
     def stretch(self) -> None:
-        """Go on for some calls of one kind."""
+        """Make several calls of one kind."""
         length = int(self._generator.integers(1, _LONGEST_STRETCH))
         match self._generator.integers(20):
             case 0:
@@ -288,7 +292,7 @@ class Leg:
             self._reset_some()
 
     def close(self) -> None:
-        """Close the manager, sometimes in the midst of something that no call will answer."""
+        """Close the manager, sometimes in the middle of a fault that no call reports any more."""
         if self._happens(TROUBLED_CLOSES):
             attack = self._attack(range(self._num_envs), [self._planner.draw()])
             self._send(range(self._num_envs), attack)
@@ -299,7 +303,7 @@ class Leg:
         self._end_disturbances()
         self._tally.survived = self._tally.num_injected
 
-    # ---- what is asked ----------------------------------------------------------------------------------------------
+    # ---- calls ------------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
         envs = range(self._num_envs)
@@ -309,7 +313,7 @@ class Leg:
         self._judge.look_at(dict(enumerate(rows_of_step(*batch))), together=True)
 
     def _fly(self) -> None:
-        """Send some that are free, mostly to step, and receive some: others stay away for longer."""
+        """Send some of the free envs, mostly to step, and receive some. Other envs stay in flight for longer."""
         free = self._generator.permutation([env for env in range(self._num_envs) if env not in self._on_its_way])
         if len(free) == 0:
             self._receive([])
@@ -347,14 +351,14 @@ class Leg:
         self._judge.look_at(rows, together=False)
 
     def _reset_some(self) -> None:
-        """Those that are wanted and some others."""
+        """Reset the envs that need a reset, and some others."""
         chance = self._generator.random(self._num_envs) < self._generator.random()
         envs = [env for env, is_chosen in enumerate(chance) if is_chosen or env in self._reset_wanted]
         if envs:
             self._reset(envs, self._some_seeds())
 
     def _reset(self, envs: Sequence[int], seeds: list[int | None], given: int | None = None) -> None:
-        """`given`: one number in the place of the seeds."""
+        """Reset these envs. `given` is a single seed that is passed to `reset` instead of the list."""
         attack = self._attack(envs, self._planner.due(time.monotonic()), only_outside=True)
         self._reset_wanted.difference_update(envs)
         for env in envs:
@@ -365,13 +369,13 @@ class Leg:
         self._judge.look_at({env: rows[env] for env in envs}, together=True)
 
     def _some_seeds(self) -> list[int | None]:
-        """One for each env, or none for any."""
+        """Return a seed for each env, or None for every env."""
         if self._happens(0.5):
             return [None] * self._num_envs
         return list(self._generator.integers(FIRST_FRESH_SEED, size=self._num_envs).tolist())
 
     def _actions(self, envs: Sequence[int], attack: _Attack) -> npt.NDArray[np.int64]:
-        """What these envs are asked to do next."""
+        """Return random actions for these envs and report them to the model."""
         actions = np.zeros((len(envs), 2), np.int64)
         actions[:, 0] = self._generator.integers(NUM_VALUES, size=len(envs))
         actions[:, 1] = [attack.orders.get(env, 0) for env in envs]
@@ -379,12 +383,12 @@ class Leg:
             self._judge.ask_step(env, tuple(action))
         return actions
 
-    # ---- what is broken ---------------------------------------------------------------------------------------------
+    # ---- faults -----------------------------------------------------------------------------------------------------
 
     def _attack(self, envs: Sequence[int], due: list[Injection], *, only_outside: bool = False) -> _Attack:
-        """Begin what is due, and take it out of the list: to one env of a worker at most.
+        """Inject the due faults and remove them from the list, at most one for each worker.
 
-        Signals to the idle are sent at once, orders go with the next actions.
+        Signals to idle workers are sent at once. Orders are sent with the next actions.
         """
         attack, spared = _Attack(), list(envs)
         for injection in list(due):
@@ -403,7 +407,7 @@ class Leg:
 
     def _begin_fault(self, injection: Injection, env: int, attack: _Attack) -> None:
         where, fault = injection
-        if not isinstance(fault, Fault):  # a flood: the one disturbance that comes from inside an env
+        if not isinstance(fault, Fault):  # a flood: the only disturbance that an env makes
             attack.orders[env] = FLOOD
             self._judge.disturb(fault)
             return
@@ -424,7 +428,7 @@ class Leg:
                 self._judge.settle(strike)
 
     def _disturb(self, disturbance: Disturbance) -> None:
-        """Do something around the workers, and complain of what was wrong with it."""
+        """Make a disturbance around the workers, and complain of errors that it reveals."""
         self._judge.disturb(disturbance)
         match disturbance:
             case Disturbance.STOPPED_KEEPER:
@@ -440,7 +444,7 @@ class Leg:
                 self._programs.append(FloodingProgram(is_killed=is_killed))
 
     def _end_disturbances(self) -> None:
-        """Wait for what still runs beside the manager."""
+        """Wait for everything that still runs beside the manager."""
         self._end_keeper_stop()
         while self._programs:
             self._judge.blame(self._programs.pop().end())

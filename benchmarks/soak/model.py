@@ -1,7 +1,8 @@
-"""A serial replay of one env of the soak, which no process takes part in: what it has to answer, row by row.
+"""Model of the soak: a serial replay of every env without processes, which gives the expected answers row by row.
 
-A row may tell of a lost episode only if something was done that may have cost it, and must tell of it if that was
-certain. The course is then replaced by one of a fresh seed, which must be among those that are next in the seed tree.
+A row may report a lost episode only if a fault may have cost that episode, and must report it if the fault certainly
+did. The course of the env is then replaced by a course with a fresh seed, which must be among the next ones of the seed
+tree.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ RESTARTED = "worker_restarted"
 
 
 class Where(Enum):
-    """When a fault happens: inside the env, from outside by a signal to its worker, or around the workers."""
+    """Moment of a fault: inside the env, from outside by a signal to its worker, or around the workers."""
 
     STEP = "in step"
     RESET = "in reset"
@@ -33,7 +34,7 @@ class Where(Enum):
 
 
 class Disturbance(Enum):
-    """What is done around the workers. It costs no env its episode."""
+    """Disturbance around the workers. It costs no env its episode."""
 
     FLOOD = "flood of output"
     STOPPED_KEEPER = "keeper stopped"
@@ -48,7 +49,7 @@ Injection = tuple[Where, Fault | Disturbance]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came back for one env, in plain values. A reset says nothing of rewards and flags."""
+    """Answer of one env, in plain values. A reset has no reward and no flags."""
 
     observation: Any
     info: Info
@@ -59,40 +60,46 @@ class Row:
 
 @dataclass(slots=True)
 class _Asked:
-    """What an env has been asked. `row` is the answer, if that is known and nothing comes in between."""
+    """Request to an env. `row` is the answer, if it is known and no fault intervenes."""
 
     is_reset: bool
     seed: int | None = None
     row: Row | None = None
     loss: str = ""
-    """Why the answer has to tell of a lost episode, if it has to."""
+    """Reason why the answer must report a lost episode; empty if it need not."""
 
 
 class EnvReplay:
-    """One env: its course (None: a new one, whose fresh seed has not shown yet), and what it has been asked."""
+    """Replay of one env: its course and its pending request.
+
+    `course` is None for a new env with a fresh seed that has not been seen yet.
+    """
 
     def __init__(self, env: int, mode: AutoresetMode, form: Form) -> None:
         self.env, self._mode, self._form = env, mode, form
         self.course: Course | None = Course(env)
         self.asked: _Asked | None = None
         self.is_resetting = False
-        """Whether its next step will reset it instead."""
+        """True if the next step resets the env instead."""
         self.may_be_new = False
-        """Whether a second new course may have taken the place of the one that its last row began."""
+        """True if a second new course may have replaced the one that the last row began."""
         self.shaken = False
-        """Whether its worker was replaced while it was on its way: it is lost, told in this answer or in the next."""
+        """True if the worker was replaced while this env was in flight.
+
+        The answer or the one after it reports the loss.
+        """
         self.last_fresh, self.restarts_then = 0, 0
-        """Which fresh seed it was seen with last, and how often its worker had been restarted before that."""
+        """Number of the last fresh seed that was seen, and the restarts of the worker before that."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether the course is the one that the env is on."""
+        """True if the env is certainly on this course."""
         return not (self.course is None or self.may_be_new or self.shaken)
 
-    # ---- asking -----------------------------------------------------------------------------------------------------
+    # ---- requests ---------------------------------------------------------------------------------------------------
 
     def ask_step(self, action: Numbers) -> Injection | None:
-        """It is asked to step. Returns the fault that this brings about."""
+        """Record a request to step. Return the fault that it causes, or None."""
         if self.course is None:
             self.asked = _Asked(is_reset=False, loss="its worker had been replaced")
             return None
@@ -101,7 +108,7 @@ class EnvReplay:
         return None if isinstance(result, Row) else result
 
     def ask_reset(self, seed: int | None) -> Injection | None:
-        """The same for a reset."""
+        """Record a request to reset. Return the fault that it causes, or None."""
         self.is_resetting = False
         if self.course is None and seed is None:
             self.asked = _Asked(is_reset=True)
@@ -134,13 +141,13 @@ class EnvReplay:
     def _shown(self, course: Course) -> Any:
         return shown(course.numbers(), self._form)
 
-    # ---- answering --------------------------------------------------------------------------------------------------
+    # ---- answers ----------------------------------------------------------------------------------------------------
 
     def answer(self, row: Row, fresh: Mapping[int, int], *, may_tell: bool) -> str:
-        """What is wrong with the row that came back; nothing, if all is right.
+        """Return a description of the error in a row, or an empty text.
 
-        `fresh`: the seeds that a new env may have been given, and the number of each. `may_tell`: something was done to
-        the worker.
+        `fresh` maps the seeds that a new env may have been given to their numbers. `may_tell` is True if the worker may
+        have been affected by a fault.
         """
         asked, self.asked = self.asked, None
         if asked is None:
@@ -156,7 +163,7 @@ class EnvReplay:
         return difference(row, asked.row)
 
     def _first_row(self, asked: _Asked, row: Row, fresh: Mapping[int, int], *, tells: bool) -> Row | str:
-        """The first row of a new env, which the answer's own seed says which it is."""
+        """Return the first row of a new env. The seed in the observation determines its course."""
         course = self.course = Course(self.env)
         self.is_resetting = not asked.is_reset and self._mode is AutoresetMode.NEXT_STEP
         if asked.seed is None:
@@ -173,17 +180,17 @@ class EnvReplay:
         return Row(shown, {**info, RESTARTED: True} if tells else info, truncated=not asked.is_reset)
 
     def lose(self) -> None:
-        """It has been replaced by one that has not shown itself yet."""
+        """Forget the course: a new env has replaced this one and has not answered yet."""
         self.course, self.is_resetting, self.may_be_new, self.shaken = None, False, False, False
 
 
 def shown(numbers: Numbers, form: Form) -> Any:
-    """What `observation` makes of these numbers, in plain values."""
+    """Return the `observation` of these numbers, in plain values."""
     return numbers if form == "array" else {"numbers": numbers, "text": caption(numbers)}
 
 
 def difference(row: Row, expected: Row | str) -> str:
-    """In words; nothing, if they are the same."""
+    """Describe the difference in words. Return an empty text if there is none."""
     if isinstance(expected, str):
         return f"{expected}: {row}"
     return "" if row == expected else f"{row} came instead of {expected}"
@@ -202,7 +209,7 @@ def _seed_shown(observation: Any) -> int:
 
 
 def rows_of_reset(observations: Any, infos: Mapping[str, Any]) -> list[Row]:
-    """The rows of a batch without rewards and flags."""
+    """Return the rows of a batch that has no rewards and flags."""
     if isinstance(observations, dict):
         numbers, texts = map(tuple, observations["numbers"].tolist()), observations["text"]
         shown: list[Any] = [{"numbers": one, "text": text} for one, text in zip(numbers, texts, strict=True)]
@@ -214,20 +221,20 @@ def rows_of_reset(observations: Any, infos: Mapping[str, Any]) -> list[Row]:
 def rows_of_step(
     observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: Mapping[str, Any]
 ) -> list[Row]:
-    """The rows of a whole batch."""
+    """Return the rows of a whole batch."""
     flags = zip(rewards.tolist(), terminated.tolist(), truncated.tolist(), strict=True)
     rows = zip(rows_of_reset(observations, infos), flags, strict=True)
     return [Row(row.observation, row.info, *flag) for row, flag in rows]
 
 
 def row_of(result: Sequence[Any]) -> Row:
-    """The row of a single env."""
+    """Return the row of a single env."""
     observation, reward, terminated, truncated, info = map(_plain, result)
     return Row(observation, info, reward, terminated, truncated)
 
 
 def _info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """What a batch of infos holds for one row: all that its masks mark."""
+    """Return the infos of one row from a batch of infos: all entries that the masks mark."""
     keys = (key for key in infos if not key.startswith("_") and infos[f"_{key}"][row])
     return {key: _info(column, row) if isinstance(column := infos[key], dict) else _plain(column[row]) for key in keys}
 
@@ -242,7 +249,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """What `stats` tells of a worker."""
+    """Process id and number of restarts of a worker, from `stats`."""
 
     pid: int
     restarts: int
@@ -252,14 +259,14 @@ class WorkerState:
 class _Worker:
     envs: tuple[int, ...]
     before: WorkerState
-    """How it was when the last call ended."""
+    """State of the worker at the end of the previous call."""
     now: WorkerState
     blamed: bool = False
-    """Something was done that may end this process."""
+    """True if a fault may end this process."""
     doomed: bool = False
-    """Something was done that has ended it for certain: no env that is asked from now on can answer."""
+    """True if a fault has certainly ended this process: no env that is requested from now on can answer."""
     breaking: bool = False
-    """A fault that ends it was ordered in the call that is going on."""
+    """True if a fault that ends the process was ordered in the current call."""
 
     @property
     def is_new(self) -> bool:
@@ -271,7 +278,7 @@ class _Worker:
 
 
 class Model:
-    """All envs of a manager, and its workers."""
+    """Model of all envs and workers of a manager."""
 
     def __init__(self, slices: Sequence[Sequence[int]], mode: AutoresetMode, form: Form) -> None:
         nothing = WorkerState(0, 0)
@@ -280,25 +287,25 @@ class Model:
         self._owner = [worker for worker in self._workers for _ in worker.envs]
         self.seeds = SeedTree(0)
 
-    # ---- what is asked and done -------------------------------------------------------------------------------------
+    # ---- requests and faults ----------------------------------------------------------------------------------------
 
     def begin(self, states: Sequence[WorkerState]) -> None:
-        """How the workers are before anything has been asked."""
+        """Record the state of the workers before the first request."""
         for worker, state in zip(self._workers, states, strict=True):
             worker.before = worker.now = state
 
     def begin_seeds(self, seeds: SeedTree) -> None:
-        """Fresh seeds come from this tree from now on, and are counted anew."""
+        """Take fresh seeds from this tree from now on, and count them from the beginning."""
         self.seeds = seeds
         for replay, worker in zip(self.envs, self._owner, strict=True):
             replay.last_fresh, replay.restarts_then = 0, worker.now.restarts
 
     def ask_step(self, env: int, action: Numbers) -> Injection | None:
-        """An env is asked to step. Returns the fault that this brings about."""
+        """Record a request to step an env. Return the fault that it causes, or None."""
         return self._ask(env, self.envs[env].ask_step(action))
 
     def ask_reset(self, env: int, seed: int | None) -> Injection | None:
-        """The same for a reset."""
+        """Record a request to reset an env. Return the fault that it causes, or None."""
         return self._ask(env, self.envs[env].ask_reset(seed))
 
     def _ask(self, env: int, due: Injection | None) -> Injection | None:
@@ -310,29 +317,31 @@ class Model:
         return due
 
     def blame(self, worker: int) -> bool:
-        """This worker's process may end from now on. Whether that is news."""
+        """Record that the process of this worker may end from now on. Return True if that was not known."""
         known, self._workers[worker].blamed = self._workers[worker].blamed, True
         return not known
 
     def struck(self, worker: int, pid: int) -> None:
-        """A signal has reached this process, which was this worker's when the last call ended.
+        """Record that a signal has reached `pid`, the process of this worker at the end of the last call.
 
-        Unless it has been replaced since, it does not answer any more, but for what is on its way already.
+        If the process has not been replaced since, it sends no more answers, except those that are already on their
+        way.
         """
         if self._workers[worker].before.pid == pid:
             self._workers[worker].blamed = self._workers[worker].doomed = True
 
     def can_break(self, env: int) -> bool:
-        """Whether a fault can be ordered: what this env does next is known, and its worker is to live on."""
+        """Return True if a fault can be ordered: the env's next result is known, and its worker has no fault yet."""
         replay, worker = self.envs[env], self._owner[env]
         return replay.is_sure and not replay.is_resetting and not worker.blamed
 
-    # ---- what comes back --------------------------------------------------------------------------------------------
+    # ---- answers ----------------------------------------------------------------------------------------------------
 
     def check(self, rows: Mapping[int, Row], states: Sequence[WorkerState], *, together: bool) -> list[str]:
-        """What is wrong with the rows that a call brought, and with the workers as they are after it.
+        """Return descriptions of the errors in the rows of a call, and in the workers after the call.
 
-        `together`: all envs of a worker answer at once (`step`, `reset`), and not each by itself (`recv`).
+        With `together` all envs of a worker answer at once (`step`, `reset`), otherwise each answers separately
+        (`recv`).
         """
         told = {env for env, row in rows.items() if RESTARTED in row.info}
         wrong = []
@@ -356,16 +365,16 @@ class Model:
         elif shaken and RESTARTED not in row.info:
             replay.lose()
         replay.shaken = False
-        # What it told may have been an earlier loss: envs that `recv` mends after it can cost it the new episode, too.
+        # The answer may report an earlier loss. Envs that `recv` restarts later can cost this env the new episode, too.
         replay.may_be_new = worker.is_new and not together and not (was_sure and worker.num_attempts == 1)
         if (
             shaken and RESTARTED in row.info
-        ):  # it may have answered before its worker was replaced: told of another loss
+        ):  # the env may have answered before the replacement and reported another loss
             replay.may_be_new = True
         return text
 
     def _fresh(self, env: int) -> dict[int, int]:
-        """The seeds that this env may have been given since its last one showed, going by its worker's restarts."""
+        """Return the seeds that the env may have been given since its last known one, from its worker's restarts."""
         replay = self.envs[env]
         first, count = replay.last_fresh + 1, self._owner[env].now.restarts - replay.restarts_then
         return {self.seeds.child("restart", env, number).seed(): number for number in range(first, first + count)}
@@ -376,11 +385,11 @@ class Model:
                 asked.loss = "its worker was ended by a fault in this call"
 
     def _curse_ends(self, worker: _Worker, told: Container[int]) -> bool:
-        """Whether an env that was to be replaced by itself may have met a seed that ends the worker."""
+        """Return True if an env that was replaced alone may have got a seed that ends the worker."""
         return any(curse(seed) in ENDS_THE_WORKER for env in worker.envs if env in told for seed in self._fresh(env))
 
     def _follow(self, worker: _Worker, told: Container[int]) -> None:
-        """Where a worker has been replaced, those of its envs that have not told so yet will do it next."""
+        """Mark the envs of a replaced worker that have not reported the loss yet. Their next answer reports it."""
         if worker.is_new:
             for replay in (self.envs[env] for env in worker.envs if env not in told):
                 if replay.asked is None:

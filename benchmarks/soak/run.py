@@ -1,14 +1,4 @@
-"""`bench soak`: step a manager while its workers are killed, stopped and hung, its envs raise and flood the output, the
-keeper is stopped, the caller forks, and evaluations and other programs run and break beside it.
-
-    planner ──due──▶ leg ──calls, signals──▶ manager
-                      │ ▲ rows, workers
-          told of all │ │
-                      ▼ │ wrong
-                     model ──▶ a replay of every env        tally: counts and verdict
-
-A leg is one manager's life; one follows the other, in every flavour, until the time is up.
-"""
+"""Run of the soak: one leg after the other, with a watch for calls that hang."""
 
 from __future__ import annotations
 
@@ -40,13 +30,13 @@ FLAVOURS = tuple(
     Flavour(mode=mode, form=form, copy=copy) for form in _FORMS for copy in (True, False) for mode in _MODES
 )
 WARM_UP_SECONDS = 0.3
-"""How long the first leg of each flavour is. Memory is to grow no more after these."""
+"""Length of the first leg of each flavour. Memory must not grow after these legs."""
 
 HANG_SECONDS = 120.0
-"""A stretch of calls that lasts so long has a call in it that does not return."""
+"""Time without progress after which a call counts as hung."""
 
 MOST_BAD_LEGS = 5
-"""After so many, enough is known."""
+"""Number of bad legs after which the soak ends."""
 
 Progress = Callable[[Tally], None]
 
@@ -59,7 +49,7 @@ def soak(
     progress: Progress = lambda tally: None,
     leg_seconds: float = 20.0,
 ) -> Tally:
-    """Go on for so long, or until Ctrl-C. Must run in the main thread."""
+    """Run legs for `seconds`, or until Ctrl-C. Call it in the main thread."""
     tally, seeds, began = Tally(_holdings_before(crowd)), SeedTree(seed), time.monotonic()
     planner = Planner(seeds.child("faults").generator(), faults_per_minute, crowd.num_workers, began)
     lengths = itertools.chain([WARM_UP_SECONDS] * len(FLAVOURS), itertools.repeat(leg_seconds))
@@ -86,9 +76,9 @@ def _tell(tally: Tally, began: float, progress: Progress) -> None:
 
 
 def _holdings_before(crowd: Crowd) -> Holdings:
-    """Start what lives as long as this process, and return what is held then.
+    """Start everything that lives as long as this process, and return the resources held then.
 
-    The keeper is started here, with its standard error led to nowhere: floods of output would bury the report.
+    The supervisor is started here with its standard error discarded, because floods of output would bury the report.
     """
     with _quiet_stderr():
         ParallelEnvManager([partial(SoakEnv, 0, "array")], context=crowd.context).close()
@@ -98,7 +88,7 @@ def _holdings_before(crowd: Crowd) -> Holdings:
 
 @contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """While the block runs, lead descriptor 2 to nowhere. Processes that are started in it keep that for good."""
+    """Discard output to descriptor 2 while the block runs. Processes started in the block keep the discarded output."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
@@ -110,7 +100,7 @@ def _quiet_stderr() -> Iterator[None]:
 
 
 def _run_leg(start: Callable[[], Leg], tally: Tally, until: float, tell: Sequence[Callable[[], None]]) -> None:
-    """`tell`: what to call now and then."""
+    """Run one leg until the time `until`, and call each function of `tell` after every stretch."""
     leg = None
     try:
         leg = start()
@@ -123,7 +113,7 @@ def _run_leg(start: Callable[[], Leg], tally: Tally, until: float, tell: Sequenc
         tally.legs += 1
     except LegOver:
         tally.bad_legs += 1
-    except Exception:  # noqa: BLE001  # whatever a manager raises under fire is what the soak is there to find
+    except Exception:  # noqa: BLE001  # the soak has to find any exception of the manager
         tally.bad_legs += 1
         tally.errors += 1
         tally.complain(traceback.format_exc())
@@ -133,12 +123,12 @@ def _run_leg(start: Callable[[], Leg], tally: Tally, until: float, tell: Sequenc
 
 
 class Hung(Exception):
-    """A call did not return."""
+    """Raised in the main thread when a call does not return."""
 
 
 @contextmanager
 def watch(seconds: float, look_every: float = 1.0) -> Iterator[Callable[[], None]]:
-    """While the block runs, `Hung` is raised in it unless the function that it gives is called again and again."""
+    """Yield a function that the block must call again and again. Raise `Hung` in the block if it does not."""
     caller, over, last = threading.get_ident(), threading.Event(), time.monotonic()
 
     def beat() -> None:
@@ -163,4 +153,4 @@ def watch(seconds: float, look_every: float = 1.0) -> Iterator[Callable[[], None
 
 
 def _raise_hung(number: int, frame: FrameType | None) -> None:
-    raise Hung("a call has not returned for so long that it never will")
+    raise Hung("a call has not returned within the time limit of a hang")

@@ -1,4 +1,4 @@
-"""What a soak has seen so far, and whether all of it is right."""
+"""Counts of a soak, and the verdict."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from benchmarks.memory import Holdings
 from benchmarks.soak.model import Injection
 
 RSS_BYTES_ALLOWED = 8 << 20
-"""What this process and the keeper may have grown by: room for the allocator's moods, whatever the length."""
+"""Memory that this process and the supervisor may gain, whatever the length of the soak: room for the allocator."""
 
 _MOST_COMPLAINTS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """A call, how long it took, and how long it was allowed to take."""
+    """Name, duration and time limit of a call."""
 
     name: str
     seconds: float
@@ -31,31 +31,31 @@ class TimedCall:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a soak. `wrong` counts rows and workers that were not as the model says."""
+    """Counts of a soak. `wrong` counts rows and workers that differ from the model."""
 
     before: Holdings
-    """What was held before the first manager was made."""
+    """Resources held before the first manager was made."""
     after: Holdings | None = None
-    """What is held when the last one has been closed."""
+    """Resources held after the last manager was closed."""
     warm_rss_bytes: int = 0
     """Memory after the last of the warm-up legs."""
     injected: Counter[Injection] = field(default_factory=Counter)
     survived: int = 0
     legs: int = 0
     bad_legs: int = 0
-    """Those that something wrong has ended."""
+    """Legs that ended because something was wrong."""
     calls: int = 0
     steps: int = 0
     restarts: int = 0
     stalls: int = 0
-    """Workers that were too late although nothing had been done to them: the machine was too busy."""
+    """Workers that were late although no fault was injected: the machine was too busy."""
     wrong: int = 0
     overdue: int = 0
     slowest: TimedCall = TimedCall("", 0.0, 1.0)
     seconds: float = 0.0
     complaints: list[str] = field(default_factory=list)
     errors: int = 0
-    """Calls that raised, or never returned."""
+    """Calls that raised or never returned."""
     interrupted: bool = False
 
     @property
@@ -64,7 +64,7 @@ class Tally:
 
     @property
     def leaked(self) -> Mapping[str, int]:
-        """What there is more of after the soak than before it."""
+        """Resources of which there are more after the soak than before it."""
         return {} if self.after is None else self.after.counts_gained(self.before)
 
     @property
@@ -73,20 +73,20 @@ class Tally:
 
     @property
     def good(self) -> bool:
-        """Nothing wrong, nothing late, nothing left behind. Ctrl-C may leave faults that no call has answered."""
+        """True if nothing is wrong, late or left behind. After Ctrl-C some faults may have no answer yet."""
         all_survived = self.interrupted or self.survived == self.num_injected
         nothing_wrong = not (self.wrong or self.overdue or self.errors or self.leaked)
         return all_survived and nothing_wrong and self.rss_growth <= RSS_BYTES_ALLOWED
 
     def line(self, seconds: float) -> str:
-        """How far it is, of so many seconds."""
+        """Return a line about the progress, out of `seconds`."""
         return (
             f"{self.seconds:.0f} of {seconds:.0f} s: {self.num_injected} faults, {self.survived} survived, "
             f"{self.restarts} restarts, {self.steps:,} rows, {self.wrong} wrong, {self.overdue} late"
         )
 
     def outcome(self) -> dict[str, object]:
-        """What a file keeps of it."""
+        """Return the content of the result file."""
         counted = ("survived", "restarts", "steps", "calls", "legs", "wrong", "errors", "overdue", "stalls", "seconds")
         return {
             "good": self.good,
@@ -100,7 +100,7 @@ class Tally:
         }
 
     def time(self, call: TimedCall) -> None:
-        """A call has returned."""
+        """Record a call that has returned."""
         self.calls += 1
         if call.share > self.slowest.share:
             self.slowest = call
@@ -109,6 +109,6 @@ class Tally:
             self.complain(f"{call.name} took {call.seconds:.2f} s, and {call.allowed:.2f} s were allowed")
 
     def complain(self, text: str) -> None:
-        """Keep a description of something that is wrong, if there are not too many already."""
+        """Keep the description of an error, unless there are too many already."""
         if len(self.complaints) < _MOST_COMPLAINTS:
             self.complaints.append(text)
