@@ -38,13 +38,11 @@ def begun(make: Make, possible_agents: Any) -> MultiAgentEnvManager:
         (None, TypeError, "is not a dict"),
         ({"a": np.zeros(3, np.int64), "b": ZEROS}, ValueError, "given for 'a' in 2 environments"),
         ({"a": ZEROS, "b": [1]}, ValueError, "given for 'b' in 2 environments"),
-        ({"a": np.zeros(3), "b": [1]}, ValueError, r"shape \(3,\) were given for 'a'"),  # and not shared out
-        ({"a": ZEROS, "b": np.zeros((2, 1))}, ValueError, r"'b' in 2 environments, whose actions have shape \(\)"),
         ({"a": ZEROS, "b": None}, ValueError, "No actions were given for 'b', which is alive in envs 0, 1"),
         ({"a": ZEROS, "b": 1}, ValueError, "given for 'b' in 2 environments"),
         ({"a": ZEROS, "b": (x for x in ZEROS)}, ValueError, "given for 'b' in 2 environments"),
     ],
-    ids=range(13),
+    ids=range(11),
 )
 def test_actions_that_cannot_be(make_both: Make, possible_agents: Any, actions: Any, error: Any, text: str) -> None:
     envs = begun(make_both, possible_agents)
@@ -53,6 +51,21 @@ def test_actions_that_cannot_be(make_both: Make, possible_agents: Any, actions: 
     with pytest.raises(error):
         envs.send(actions)
     assert [row[0] for row in envs.call("state")] == [0, 0]
+    envs.step(noop(envs))
+
+
+@pytest.mark.parametrize(
+    ("actions", "text"),
+    [
+        ({"a": np.zeros(3), "b": [1]}, r"shape \(3,\) were given for 'a'"),  # and are not shared out
+        ({"a": ZEROS, "b": np.zeros((2, 1))}, r"'b' in 2 environments, whose actions have shape \(\)"),
+    ],
+    ids=["3 for 2 envs", "a column"],
+)
+def test_actions_of_another_shape_name_the_agent(make_serial: Make, actions: Any, text: str) -> None:
+    envs = begun(make_serial, ["a", "b"])
+    with pytest.raises(ValueError, match=text):
+        envs.step(actions)
     envs.step(noop(envs))
 
 
