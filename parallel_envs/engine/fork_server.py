@@ -135,7 +135,7 @@ def serve_forks(channel: socket.socket, supervisor: int, imports: Imports) -> No
 
 
 def _run_ordered(order: ForkWorker | ForkServer, fds: list[int], supervisor: int) -> NoReturn:
-    """In the new process: run the ordered fork server or worker."""
+    """Run the ordered fork server or worker in the new process."""
     try:
         if isinstance(order, ForkServer):
             serve_forks(socket.socket(fileno=fds[0]), supervisor, order.imports)

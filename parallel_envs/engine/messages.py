@@ -38,7 +38,7 @@ COMPLETION = struct.Struct("<IIQ")
 """Worker, status, request number."""
 
 MESSAGE = 0xFFFFFFFF
-"""In the place of a bell's object: a message waits on the channel."""
+"""Sent instead of the number of an object: a message waits on the channel."""
 
 DONE, PAYLOAD, FAILED = 0, 1, 2
 """Statuses of a completion: nothing follows; the value follows; a `Failure` follows."""

@@ -281,7 +281,7 @@ class ProcessPool(WorkerPool):
             self._watch(connection.process.bell, WRITE, lambda finished: self._ring_rest(worker))
 
     def _ring_rest(self, worker: int) -> None:
-        """Write waiting bells: a bell pipe that was full has room again."""
+        """Write the bells that waited for room in a full bell pipe."""
         connection = self._connections[worker]
         try:
             while connection.bells:

@@ -66,7 +66,7 @@ class Outcome:
 
 
 class Host:
-    """The hosted objects of one worker, and the count of the seconds that the worker has worked."""
+    """Hosted objects of one worker, and the seconds that the worker has worked."""
 
     def __init__(self, index: int) -> None:
         self.index = index

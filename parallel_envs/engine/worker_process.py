@@ -133,7 +133,7 @@ class WorkerProcess:
             raise
 
     def _run_forked(self, fds: ChildDescriptors, lifeline: int) -> NoReturn:
-        """In the forked process: become a worker."""
+        """Turn the forked process into a worker."""
         try:
             if lifeline <= 2:  # a number of stdin, stdout or stderr: take the same open file under another number
                 import fcntl  # exists only on systems that have worker processes

@@ -264,7 +264,7 @@ _generators_lock = threading.RLock()
 
 
 class GlobalRandomGuard:
-    """An environment that draws from the global generators of `random` and NumPy, with generator states of its own.
+    """Environment that samples from the global generators of `random` and NumPy, with generator states of its own.
 
     The states are seeded with the episode, put in place before each call and taken away after it. So the environment
     neither disturbs other code nor is disturbed by it.

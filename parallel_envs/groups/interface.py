@@ -48,7 +48,7 @@ Outcome = tuple[Any, float, bool, bool, Info]
 """`(state, reward, terminated, truncated, info)`."""
 
 RAW_REWARD = "raw_reward"
-"""In the info of every turn: the sum of `raw_reward` over the turn's actions, 0.0 where no info has it. As in RAGEN."""
+"""Key in the info of a turn: the sum of `raw_reward` over its actions, 0.0 where no info has it. As in RAGEN."""
 INVALID = "manager_invalid_action"
 """True in the info of a turn without any valid action, and in the history's next item. As in RAGEN."""
 

@@ -47,7 +47,7 @@ MAKING, REPLAYING, SENDING = "its construction", "its replay", "sending its answ
 """Activities of an environment before and after its job: construction, replay of its episode, sending its answer."""
 
 READ_ONLY_JOBS = (Job.RENDER, Job.MEASURE)
-"""An environment that raises in one of these jobs stays as it was."""
+"""Jobs that leave an environment unchanged if it raises."""
 
 _SMALLEST_PART = 8
 

@@ -252,7 +252,7 @@ class EnvBatch:
     def step_envs(
         self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[Any]] | None
     ) -> list[PendingRequest]:
-        """Step some envs by requests of their own. Return a request for each, labelled with the number of the env.
+        """Send each of these envs a step request of its own. Return the requests, each labelled with its env's number.
 
         Call `check_loose` first: a part that cannot be pickled must be refused before any env is asked.
         """

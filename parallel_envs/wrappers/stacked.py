@@ -93,7 +93,7 @@ def _values(dicts: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 class Stack:
-    """Modules of one signature. Their weights are copied when the stack is first used, and whenever they changed."""
+    """Stack of modules with one signature. It copies their weights on first use and after each change."""
 
     def __init__(self, modules: Sequence[nn.Module], device: torch.device | None = None) -> None:
         self.modules, self._device = list(modules), device

@@ -24,7 +24,7 @@ def refuse(*_arguments: Any, **_settings: Any) -> Any:
 
 @pytest.fixture
 def obstacle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands in the way of processes."""
+    """Reasons for which no process can be started."""
     match request.param:
         case "no supervisor":
             monkeypatch.setattr(supervisor_client, "_current", None)

@@ -294,7 +294,7 @@ class Expression:
 
     value: Fraction
     numbers: tuple[int, ...]
-    """In the order of the text."""
+    """The numbers of the answer, in the order of the text."""
     operators: frozenset[str]
     """The sign of a negative number is one, too."""
 

@@ -1,4 +1,4 @@
-"""Updates beside collecting: a thread that runs submitted updates, its workers, and the policies that act meanwhile.
+"""Updates beside collecting: a thread that runs submitted updates, its workers, and the policies that act in between.
 
     collecting (the caller)                      learning
     submit(jobs)  ──▶  waiting rounds    ──▶     mode.update(plans)
