@@ -99,7 +99,7 @@ class OursBlind(Ours):
         assert isinstance(pool, ProcessPool)
         self._pool = pool
         os.set_blocking(pool._completions.fd, True)
-        pool.pump = lambda timeout: _blind_pump(pool)  # type: ignore[method-assign]
+        pool.pump = lambda timeout, since=None: _blind_pump(pool)  # type: ignore[method-assign]
 
     def close(self) -> None:
         if self._pool is not None:

@@ -32,6 +32,8 @@ _NOTICING_SECONDS = 1e-3
 _Request = tuple[int, Call | tuple[int, int]]
 """A request's number, and a message or the (key, argument) of a bell."""
 
+_WAKE: tuple[int, int, None] = (0, 0, None)  # in the place of a reply: no request has the number 0
+
 
 class _LocalPool(WorkerPool):
     """Hosts in this process, and requests that never become bytes: the common part of serial and thread."""
@@ -118,7 +120,7 @@ class SerialPool(_LocalPool):
     def _submit(self, worker: int, request: _Request) -> None:
         self._queue.append((worker, request))
 
-    def pump(self, timeout: float | None) -> list[PendingRequest]:
+    def pump(self, timeout: float | None, since: int | None = None) -> list[PendingRequest]:
         if self.closed:
             self.check_owner()
         finished: list[PendingRequest] = []
@@ -178,6 +180,7 @@ class ThreadPool(_LocalPool):
     def __init__(self, num_workers: int, name: str) -> None:
         super().__init__(num_workers)
         self._inboxes: list[queue.SimpleQueue[_Request | None]] = [queue.SimpleQueue() for _ in self.all_workers]
+        self._pumps_running = 0
         self._outbox: queue.SimpleQueue[tuple[int, int, Reply | None]] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._serve, args=(index,), name=f"{name} {index}", daemon=True)
@@ -200,24 +203,29 @@ class ThreadPool(_LocalPool):
     def _submit(self, worker: int, request: _Request) -> None:
         self._inboxes[worker].put(request)
 
-    def pump(self, timeout: float | None) -> list[PendingRequest]:
+    def pump(self, timeout: float | None, since: int | None = None) -> list[PendingRequest]:
         if self.closed:
             self.check_owner()
         finished: list[PendingRequest] = []
-        began = time.perf_counter()
+        self._pumps_running += 1
         try:
+            if since is not None and since != self.num_pumps:
+                return finished
+            began = time.perf_counter()
             item = self._outbox.get(timeout=None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+            now = time.perf_counter()
+            while True:
+                number, worker, reply = item
+                self._waited[worker] += now - began
+                self._record_reply(number, worker, reply, finished)
+                item = self._outbox.get_nowait()
         except queue.Empty:
             return finished
-        now = time.perf_counter()
-        while True:
-            number, worker, reply = item
-            self._waited[worker] += now - began
-            self._record_reply(number, worker, reply, finished)
-            try:
-                item = self._outbox.get_nowait()
-            except queue.Empty:
-                return finished
+        finally:
+            self.num_pumps += 1
+            self._pumps_running -= 1
+            if self._pumps_running:  # this one runs in a signal handler, and may have the answers of the other one
+                self._outbox.put(_WAKE)
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
         self.check_owner()
@@ -234,7 +242,7 @@ class ThreadPool(_LocalPool):
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
-        self._outbox.put((0, 0, None))  # number 0, which no request has: it wakes another thread that waits in `pump`
+        self._outbox.put(_WAKE)  # for another thread that waits in `pump`
         self._block.close()
         _log.info("%d workers stopped.", self.num_workers)
 

@@ -116,6 +116,8 @@ class WorkerPool(ABC):
         self._keys = itertools.count(1)
         self._endings = itertools.count(1)
         self._pending: dict[int, PendingRequest] = {}
+        self.num_pumps = 0
+        """How often answers were taken in: see `pump`."""
         self._asked_all = 0
         self._asked = [0] * num_workers
         if not _fork_hook_is_set:
@@ -157,10 +159,16 @@ class WorkerPool(ABC):
     # ---- waiting ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def pump(self, timeout: float | None) -> list[PendingRequest]:
+    def pump(self, timeout: float | None, since: int | None = None) -> list[PendingRequest]:
         """Wait until something happens or `timeout` seconds have passed. Return the requests that were completed.
 
         It ends also when a signal handler or another thread closes the pool, maybe with `ClosedError`.
+
+        Args:
+            timeout: Seconds to wait at most. None: no limit.
+            since: The value of `num_pumps` before the caller looked at its requests. If it has changed, a signal
+                handler has pumped since then and may have taken in the answers that the caller waits for: return at
+                once, so that the caller looks again.
         """
 
     def wait(
@@ -175,12 +183,13 @@ class WorkerPool(ABC):
         `replies`: at first, and after each event.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while request.waiting:
-            if request.replies and stop is not None and stop(request):
+        while True:
+            seen = self.num_pumps
+            if not request.waiting or (request.replies and stop is not None and stop(request)):
                 break
             self.check_open(f"{request} was waited for")
             remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            self.pump(remaining)
+            self.pump(remaining, seen)
             if remaining == 0.0:
                 break
         return not request.waiting

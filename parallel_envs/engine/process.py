@@ -300,7 +300,7 @@ class ProcessPool(WorkerPool):
 
     # ---- waiting ----------------------------------------------------------------------------------------------------
 
-    def pump(self, timeout: float | None) -> list[PendingRequest]:
+    def pump(self, timeout: float | None, since: int | None = None) -> list[PendingRequest]:
         finished: list[PendingRequest] = []
         if self._pumping_thread is not None or self._sending_thread is not None:
             self._refuse_reentry()
@@ -308,6 +308,8 @@ class ProcessPool(WorkerPool):
         try:
             if self.closed:
                 self.check_open("Answers were waited for")
+            if since is not None and since != self.num_pumps:
+                return finished
             began = time.perf_counter()
             if self._completions.cut_short:
                 self._completions.take_in(finished, began)
@@ -331,6 +333,7 @@ class ProcessPool(WorkerPool):
             self.check_open("Answers were waited for")
             raise
         finally:
+            self.num_pumps += 1
             self._pumping_thread = None
         return finished
 
@@ -418,6 +421,7 @@ class ProcessPool(WorkerPool):
         connection = self._connections[worker]
         if connection.death is None:
             with delay_ctrl_c():
+                self.num_pumps += 1
                 connection.killed = connection.process.is_alive()
                 connection.process.signal(signal.SIGKILL)
                 self._record_death(worker, [], _KILLED_SECONDS)

@@ -262,12 +262,15 @@ class InFlight:
         """
         until = math.inf if timeout is None else time.monotonic() + timeout
         has_looked = False
-        while (done := sum(request.pending.done for request in self)) < count:
+        while True:
+            seen = self._batch.pool.num_pumps
+            if (done := sum(request.pending.done for request in self)) >= count:
+                break
             self._batch.pool.check_open("What was sent was waited for")
             remaining = until - time.monotonic()
             if has_looked and remaining <= 0.0:
                 break
-            self._batch.pool.pump(None if until == math.inf else max(remaining, 0.0))
+            self._batch.pool.pump(None if until == math.inf else max(remaining, 0.0), seen)
             has_looked = True
         return done
 
@@ -284,7 +287,10 @@ class InFlight:
         until = math.inf if timeout is None else time.monotonic() + checks.seconds("timeout", timeout)
         while not ready() and self._batch.pool.pump(0.0):
             pass  # answers that arrived since the last call are not late
-        while not (found := ready()):
+        while True:
+            seen = self._batch.pool.num_pumps
+            if found := ready():
+                return found
             if self._resolve_dead([only] if only is not None else list(self)):
                 continue  # that took time, in which all others may have answered
             self._batch.pool.check_open("What was sent was waited for")
@@ -294,8 +300,7 @@ class InFlight:
                 missing = [request.env for request in self if not request.pending.done]
                 raise self._batch.timeout("recv", timeout, missing, advice=WAIT_ADVICE)
             wake = min([until, *(request.deadline for request in self if not request.pending.done)])
-            self._batch.pool.pump(None if wake == math.inf else max(wake - time.monotonic(), 0.0) + 1e-3)
-        return found
+            self._batch.pool.pump(None if wake == math.inf else max(wake - time.monotonic(), 0.0) + 1e-3, seen)
 
     def finish(self, requests: Sequence[EnvRequest]) -> list[PendingRequest]:
         """End answered requests. Return the requests that hold their answers. If one has failed, its error is raised,

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,7 +18,8 @@ from parallel_envs.engine.channel import Outbox
 from parallel_envs.errors import ParallelEnvsError
 from tests.engine.asking import host
 from tests.engine.conftest import Open
-from tests.engine.hosted import Echo
+from tests.engine.hosted import Echo, Runner
+from tests.striking import struck
 
 ASKS: list[Any] = [
     pytest.param(lambda pool, key: pool.ring(key), id="ring"),
@@ -73,3 +79,38 @@ def test_it_is_refused_and_what_it_interrupted_goes_on(
     assert "Let the handler take a note" in str(refusal)
     again = pool.send({0: Call(key, "echo", (8,))})
     assert pool.wait(again, 30.0)
+
+
+@pytest.mark.parametrize("opener", ["open_forkserver", "open_thread"])
+def test_handler_that_takes_in_all_answers_leaves_no_wait_hanging(request: pytest.FixtureRequest, opener: str) -> None:
+    """The handler runs at every moment of a wait: also between the look at the request and the sleep."""
+    pool: WorkerPool = request.getfixturevalue(opener)(1)
+    key = host(pool, Echo)
+    for moment in count(1):
+        asked = pool.send({0: Call(key, "echo", (moment,))})
+
+        def take_in_all() -> None:
+            with contextlib.suppress(ParallelEnvsError):  # refused while the pool is in the middle of waiting
+                assert pool.wait(pool.send({0: Call(key, "echo", (0,))}), 30.0)
+
+        passed = struck(moment, functools.partial(pool.wait, asked), take_in_all)
+        assert asked.replies[0].value == moment
+        if passed < moment:
+            break
+    assert moment > 5
+
+
+def test_handler_that_takes_in_all_answers_wakes_a_thread_pool_that_sleeps(
+    open_thread: Open, handled: Callable[[Callable[[], object]], list[object]]
+) -> None:
+    pool = open_thread(1)
+    key = host(pool, Runner)
+    came = handled(lambda: pool.wait(pool.send({0: Call(key, "run", (len, "ab"))}), 30.0))
+    asked = pool.send({0: Call(key, "run", (time.sleep, 0.1))})
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(0.03, signal.pthread_kill, (main, signal.SIGUSR1))
+    timer.start()
+    assert pool.wait(asked)
+    timer.join()
+    assert came == [True]
