@@ -111,7 +111,11 @@ def _processes() -> dict[int, str]:
     ours = {pid for pid in parents if os.getpid() in _ancestors(pid, parents)} | marked
     STRANGERS.update(unmarked - ours - {os.getpid()})
     ours -= {os.getpid(), supervisor_pid()}
-    return {pid: _command_line(pid) for pid in sorted(ours) if _name(pid) != FORK_SERVER_NAME}
+    return {
+        pid: f"{_name(pid)}, child of {parents.get(pid)}: {_command_line(pid)}"
+        for pid in sorted(ours)
+        if _name(pid) != FORK_SERVER_NAME
+    }
 
 
 def _parent_and_flags(pid: int) -> tuple[int, int]:
