@@ -38,11 +38,10 @@ from parallel_envs.learners.config import (
 from parallel_envs.learners.independent import IndependentLearners
 from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
 from parallel_envs.learners.loops.loop import Metrics
-from parallel_envs.learners.loops.options import Shares, check_agents, fewest_workers, share_workers
-from parallel_envs.learners.meta.agent import AGENT
+from parallel_envs.learners.loops.options import check_agents, fewest_workers, share_workers
 from parallel_envs.learners.meta.config import is_meta
 from parallel_envs.learners.meta.learner import DEFAULT_ITERS, Learner
-from parallel_envs.learners.outcomes import Ended, RunOutcome, commands_after, commands_after_meta, outcome_of
+from parallel_envs.learners.outcomes import Ended, RunOutcome, commands_after, outcome_of
 from parallel_envs.learners.progress import Counted, Display, Progress, Repetitions, display
 from parallel_envs.learners.run_folder import (
     BadRun,
@@ -57,7 +56,7 @@ from parallel_envs.learners.run_folder import (
 )
 from parallel_envs.learners.updates import MODES, AutoUpdates
 from parallel_envs.multiagent import MultiAgentEnvManager
-from parallel_envs.multiagent.by_name import env_factory
+from parallel_envs.multiagent.by_name import as_text, env_factory
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.trust import TUPLE_AGENTS, check_env
 from parallel_envs.vector.checks import env_names
@@ -77,8 +76,7 @@ def begin(config: str | Path | None, overrides: Sequence[str] = ()) -> Path:
     Settings with a block `env` (`env_type: meta`) are those of the meta-RL `Learner`, which is trained then.
     """
     if config is not None and is_meta(settings_in(config, BadSettings)):
-        with _console() as console, _ShownLearner(config, **read_overrides(overrides)) as learner:
-            return learner.train_shown(console)
+        return _train_meta(lambda: Learner(config, **read_overrides(overrides)))
     settings = load_settings(config, overrides)
     with _console() as console, build_learners(settings) as learners:
         algorithms = [ALGORITHMS[type(one.config)].name for one in learners.agents.values()]
@@ -93,16 +91,41 @@ def _run_options(settings: TrainSettings) -> dict[str, Any]:
     return {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
 
 
+_OF_MANAGERS = (
+    *("backend", "turns", "on_failure", "step_timeout", "reset_timeout", "start_timeout"),
+    *("max_restarts", "restart_window"),
+)
+"""Settings that are arguments of `MultiAgentEnvManager`."""
+
+
 @contextlib.contextmanager
 def build_learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
     """Make environments, and learners in them. BadSettings if that fails, as settings are wrong then.
 
     Spaces that an algorithm does not support, and wrong arguments, are mistakes in settings too.
     """
+    limit, num_envs = settings.num_workers, settings.num_envs
+    learning_workers = limit
     with contextlib.ExitStack() as stack:
         try:
-            options, shares = loop_options(settings), worker_shares(settings)
-            envs = stack.enter_context(_build_envs(settings, shares))
+            options = loop_options(settings)
+            if settings.worker_budget is not None:
+                least = fewest_workers(settings.mode, settings.learn_in, settings.update_mode)
+                in_workers = 0 if settings.backend == "serial" else num_envs
+                asked = min(limit, in_workers) if limit else None
+                try:
+                    shares = share_workers(settings.worker_budget, in_workers, least, env_workers=asked)
+                except ValueError as error:
+                    text = f"`worker_budget` (in the block `parallel`: `num_workers`): {error}"
+                    raise ValueError(text) from error
+                limit, learning_workers = shares.envs, shares.learning or None
+            factory = env_factory(settings.env, settings.env_kwargs, settings.turns)
+            envs = MultiAgentEnvManager(
+                [factory] * num_envs,
+                num_workers=min(limit or num_envs, num_envs),
+                **{name: getattr(settings, name) for name in _OF_MANAGERS},
+            )
+            stack.enter_context(envs)
             folder_names(envs.possible_agents)  # raises before any experience can be lost
             learners = IndependentLearners(
                 envs,
@@ -110,14 +133,15 @@ def build_learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
                 update_mode=settings.update_mode,
                 seed=settings.seed,
                 strategy=settings.strategy,
-                workers=settings.num_workers if shares is None else shares.learning or None,
+                workers=learning_workers,
                 update_timeout=settings.update_timeout,
                 on_divergence=settings.on_divergence,
             )
             stack.enter_context(learners)
             check_agents(options, learners.agents, learners.update_mode)
         except (EnvError, ModuleNotFoundError, TypeError, ValueError) as error:
-            raise BadSettings(str(error)) from error
+            text, takes_turns, _ = str(error).partition("Give turns='sequential'")
+            raise BadSettings(f"{text}Choose another: {WHY_SIMULTANEOUS}." if takes_turns else text) from error
         yield learners
 
 
@@ -125,42 +149,6 @@ def loop_options(settings: TrainSettings) -> LoopOptions:
     """Return how collecting and learning go together. Raises ValueError for a wrong combination."""
     names = [field.name for field in dataclasses.fields(LoopOptions)]
     return LoopOptions(**{name: getattr(settings, name) for name in names})
-
-
-def worker_shares(settings: TrainSettings) -> Shares | None:
-    """Return how the budget of workers is shared between environments and updates; None without a budget."""
-    if settings.worker_budget is None:
-        return None
-    num_envs = 0 if settings.backend == "serial" else settings.num_envs
-    asked = min(settings.num_workers, num_envs) if settings.num_workers else None
-    least = fewest_workers(settings.mode, settings.learn_in, settings.update_mode)
-    try:
-        return share_workers(settings.worker_budget, num_envs, least, env_workers=asked)
-    except ValueError as error:
-        raise ValueError(f"`worker_budget` (in the block `parallel`: `num_workers`): {error}") from error
-
-
-def _build_envs(settings: TrainSettings, shares: Shares | None) -> MultiAgentEnvManager:
-    factory = env_factory(settings.env, settings.env_kwargs, settings.turns)
-    asked = settings.num_workers if shares is None else shares.envs
-    try:
-        return MultiAgentEnvManager(
-            [factory] * settings.num_envs,
-            num_workers=min(asked or settings.num_envs, settings.num_envs),
-            backend=settings.backend,
-            turns=settings.turns,
-            on_failure=settings.on_failure,
-            step_timeout=settings.step_timeout,
-            reset_timeout=settings.reset_timeout,
-            start_timeout=settings.start_timeout,
-            max_restarts=settings.max_restarts,
-            restart_window=settings.restart_window,
-        )
-    except EnvError as error:
-        text, wanted, _ = str(error).partition("Give turns='sequential'")
-        if not wanted:
-            raise
-        raise BadSettings(f"{text}Choose another: {WHY_SIMULTANEOUS}.") from error
 
 
 # ---- resumed runs -----------------------------------------------------------------------------------------------
@@ -199,9 +187,7 @@ def go_on(
     if is_meta(settings_in(settings_of(folder), BadSettings)):
         if config is not None:
             raise BadSettings(f"{config} was given beside a meta-RL run. Change single settings of it, as key=value.")
-        resumed = _ShownLearner.resume(folder, trust=trust, **read_overrides(overrides))
-        with _console() as console, resumed as learner:
-            return learner.train_shown(console)
+        return _train_meta(lambda: Learner.resume(folder, trust=trust, **read_overrides(overrides)))
     settings, stored = settings_to_go_on(folder, config, overrides, trust)
     with _console() as console:
         newest = newest_checkpoint(folder)
@@ -217,7 +203,20 @@ def go_on(
         with build_learners(settings) as learners:
             run, checkpoint = Run.resume(folder, **_run_options(settings))
             with run:
-                _load(learners, run, checkpoint)
+                try:
+                    learners.load(checkpoint)
+                except KeyError as error:  # the environments have other agents by now
+                    raise BadCheckpoint(str(error.args[0])) from error
+                except BadCheckpoint as error:
+                    raise BadCheckpoint(f"{error} {way_back(run.folder, checkpoint)}") from error
+                if run.chosen is not None and learners.update_mode == "auto":
+                    # Another mode than at the checkpoint would give the same numbers up to rounding only.
+                    if run.chosen not in MODES.keys() - {"auto"}:
+                        raise BadRun(
+                            f'{folder} says that "auto" has chosen {run.chosen!r}, which is not an update mode.'
+                        )
+                    limits = learners.workers, learners.update_timeout
+                    learners.run_by(make=lambda parameters: AutoUpdates(parameters, *limits, choice=run.chosen))
                 described = completed(settings, configs_by_name()).described()
                 run.remember({**described, "folder": stored.described()["folder"]})
                 train(learners, settings, run, console)
@@ -249,25 +248,6 @@ def settings_to_go_on(
     if config is None and not any(override.startswith(by_user) for override in overrides):
         check_env(settings.env, settings.env_kwargs, settings_of(folder), trust)
     return settings, stored
-
-
-def _load(learners: IndependentLearners, run: Run, checkpoint: Path) -> None:
-    """Load the checkpoint, and run updates in the mode that "auto" had chosen by then.
-
-    Another mode would give the same numbers up to rounding only.
-    """
-    try:
-        learners.load(checkpoint)
-    except KeyError as error:  # the environments have other agents by now
-        raise BadCheckpoint(str(error.args[0])) from error
-    except BadCheckpoint as error:
-        raise BadCheckpoint(f"{error} {way_back(run.folder, checkpoint)}") from error
-    if run.chosen is None or learners.update_mode != "auto":
-        return
-    if run.chosen not in MODES.keys() - {"auto"}:
-        raise BadRun(f'{run.folder} says that "auto" has chosen {run.chosen!r}, which is not an update mode.')
-    limits = learners.workers, learners.update_timeout
-    learners.run_by(make=lambda parameters: AutoUpdates(parameters, *limits, choice=run.chosen))
 
 
 # ---- training ---------------------------------------------------------------------------------------------------
@@ -305,26 +285,31 @@ class _Training:
         self.first_step, self.started = learners.steps, time.monotonic()
 
     def run_to_end(self) -> None:
-        learners, total = self.learners, self.settings.total_steps
-        every = self.settings.checkpoint_every or total
-        _say(self.console, f"Run in {self.run.folder}; if it is ended: {self.run.resume_command()}")
-        with (
-            self._outcome_on_error(),  # before the display, so that its text stands below the last frame
-            display(total, console=self.console) as self.display,
-            open_loop(learners, loop_options(self.settings)) as self.loop,
-        ):
-            self._show()
-            while learners.steps < total:
-                learners.begin()
-                mark = min((learners.steps // every + 1) * every, total)
-                self.means = MetricMeans(self.settings.log_every or every, self._log_line, begins=learners.steps)
-                with self._interruptible() as allow_interrupt:
-                    while not self._may_save(mark, every):
-                        self._add(self.loop.advance())
-                        allow_interrupt()
-                    self._add(self.loop.settle())
-                    self._save(is_last=learners.steps >= total)
-            self._show(last=True)
+        learners, run, total = self.learners, self.run, self.settings.total_steps
+        _say(self.console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
+        try:
+            with (
+                display(total, console=self.console) as self.display,
+                open_loop(learners, loop_options(self.settings)) as self.loop,
+            ):
+                self._show()
+                while learners.steps < total:
+                    self._train_to_checkpoint()
+                self._show(last=True)
+        # The display has ended, so texts stand below its last frame.
+        except _InterruptedSafely:
+            _say(
+                self.console, f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: {run.resume_command()}"
+            )
+            self._show_outcome("ctrl-c")
+            raise
+        except Exception as error:
+            self._show_outcome("error", type(error).__name__)
+            if not isinstance(error, CheckpointNotSaved):  # its text says how to continue
+                error.add_note(f"{run.kept()} {run.way_on()}")
+            if self.settings.on_failure == "raise" and isinstance(error, EnvError | WorkerDied | StepTimeout):
+                error.add_note("With on_failure=restart a run goes on after such a failure.")
+            raise
         text = f"Updates were run by {learners.mode.why}. {self.loop.report()}"
         last, restarts = learners.envs.last_restart, learners.envs.num_restarts
         if last is not None:
@@ -336,21 +321,53 @@ class _Training:
         self._show_outcome("budget")
         _check_learnt({agent: one.counters for agent, one in learners.agents.items()})
 
-    def _may_save(self, mark: int, every: int) -> bool:
-        """Return whether a checkpoint is due and no experience waits for an update.
+    def _train_to_checkpoint(self) -> None:
+        """Begin episodes anew, train until a checkpoint is due, and save it.
 
-        Agents that never learn all at once delay a checkpoint by one interval or one rollout at most.
+        It is due at the next multiple of `checkpoint_every` at which no experience waits for an update. Agents that
+        never learn all at once delay it by one interval or one rollout at most.
+
+        Ctrl-C is delayed to the end of a step; then a checkpoint is saved. A second Ctrl-C strikes at once and saves
+        none. Experience without an update is then lost: a run that is resumed there works, but differs from an
+        uninterrupted one.
         """
-        memories = [one.memory for one in self.learners.agents.values() if isinstance(one.memory, TrajectoryStore)]
-        longest = max((memory.horizon * memory.num_rows for memory in memories), default=0)
-        waiting = any(memory.num_steps > 0 for memory in memories)
-        steps = self.learners.steps
-        return steps >= mark and (steps >= mark + max(every, longest) or not waiting)
+        learners, loop, total = self.learners, self.loop, self.settings.total_steps
+        every = self.settings.checkpoint_every or total
+        learners.begin()
+        mark = min((learners.steps // every + 1) * every, total)
+        self.means = MetricMeans(self.settings.log_every or every, self._log_line, begins=learners.steps)
+        stores = [one.memory for one in learners.agents.values() if isinstance(one.memory, TrajectoryStore)]
+        longest = max((store.horizon * store.num_rows for store in stores), default=0)
 
-    def _add(self, metrics: Metrics) -> None:
-        if metrics:
-            self.means.add(self.learners.steps, metrics)
-            self._show()
+        def add(metrics: Metrics) -> None:
+            if metrics:
+                self.means.add(learners.steps, metrics)
+                self._show()
+
+        with Interrupts() as interrupts:
+
+            @contextlib.contextmanager
+            def interruptible() -> Iterator[None]:
+                try:
+                    with interrupts.let_through():
+                        yield
+                except KeyboardInterrupt as strike:
+                    raise _InterruptedSafely from strike
+
+            loop.while_waiting = interruptible
+            try:
+                while learners.steps < mark or (
+                    learners.steps < mark + max(every, longest) and any(store.num_steps > 0 for store in stores)
+                ):
+                    add(loop.advance())
+                    with interruptible():
+                        pass  # everything is complete here
+                add(loop.settle())
+                self._save(is_last=learners.steps >= total)
+            except _InterruptedSafely:
+                loop.stop()
+                self._save(is_last=True)
+                raise
 
     def _log_line(self, steps: int, means: Mapping[Agent, dict[str, float]]) -> None:
         learners, report, returns = self.learners, self.loop.report(), self.learners.returns()
@@ -379,64 +396,25 @@ class _Training:
         returns, seconds = learners.returns(), dict(learners.seconds)
         self.display.show(Progress(learners.steps, learners.updates, returns, seconds, loop), last=last)
 
-    @contextlib.contextmanager
-    def _interruptible(self) -> Iterator[Callable[[], None]]:
-        """Delay Ctrl-C to the end of a step, then save a checkpoint. A second Ctrl-C strikes at once and saves none.
-
-        Experience without an update is then lost: a run that is resumed there works, but differs from an uninterrupted
-        one. Yields the function to call when everything is complete.
-        """
-        with Interrupts() as interrupts:
-
-            @contextlib.contextmanager
-            def harmless() -> Iterator[None]:
-                try:
-                    with interrupts.let_through():
-                        yield
-                except KeyboardInterrupt as strike:
-                    raise _InterruptedSafely from strike
-
-            def allow_interrupt() -> None:
-                with harmless():
-                    pass
-
-            self.loop.while_waiting = harmless
-            try:
-                yield allow_interrupt
-            except _InterruptedSafely:
-                self.loop.stop()
-                self._save(is_last=True)
-                raise
-
-    @contextlib.contextmanager
-    def _outcome_on_error(self) -> Iterator[None]:
-        """Show the results and how to continue after Ctrl-C or an error."""
-        try:
-            yield
-        except CheckpointNotSaved as error:  # its text says how to continue
-            self._show_outcome("error", type(error).__name__)
-            raise
-        except Exception as error:
-            self._show_outcome("error", type(error).__name__)
-            error.add_note(f"{self.run.kept()} {self.run.way_on()}")
-            if self.settings.on_failure == "raise" and isinstance(error, EnvError | WorkerDied | StepTimeout):
-                error.add_note("With on_failure=restart a run goes on after such a failure.")
-            raise
-        except _InterruptedSafely:
-            steps, command = self.learners.steps, self.run.resume_command()
-            _say(self.console, f"Ended by Ctrl-C after {steps:,} steps, which are kept: {command}")
-            self._show_outcome("ctrl-c")
-            raise
-
     def _show_outcome(self, ended: Ended, reason: str = "") -> None:
-        """Show the results and the next commands, and write the figures into the run's folder."""
-        learners, settings, seconds = self.learners, self.settings, time.monotonic() - self.started
+        """Write the results into the run's folder, and show them with the next commands."""
+        learners, settings = self.learners, self.settings
         outcome = outcome_of(
-            learners, self.run.folder, settings, ended=ended, reason=reason, began=self.first_step, seconds=seconds
+            self.run.folder,
+            {agent: ALGORITHMS[type(one.config)].name for agent, one in learners.agents.items()},
+            ended=ended,
+            reason=reason,
+            steps=learners.steps,
+            began=self.first_step,
+            seconds=time.monotonic() - self.started,
+            total_steps=settings.total_steps,
+            episodes=learners.num_episodes,
+            returns=learners.returns(),
         )
         outcome.write()
-        _say(self.console, outcome.told())
-        _say_next(self.console, commands_after(self.run, settings, learners.steps))
+        more = "" if learners.steps < settings.total_steps else f"total_steps={2 * settings.total_steps}"
+        mission = as_text(settings.env, settings.env_kwargs)
+        _say_results(self.console, outcome, commands_after(self.run, more, mission))
 
 
 def _check_learnt(counters: Mapping[Agent, Mapping[str, Any]]) -> None:
@@ -449,45 +427,27 @@ def _check_learnt(counters: Mapping[Agent, Mapping[str, Any]]) -> None:
         _log.warning("Updates that were not finite, and undone: %s.", ", ".join(texts))
 
 
-class _ShownLearner(Learner):
-    """The meta-RL learner, with the display."""
+def _train_meta(make: Callable[[], Learner]) -> Path:
+    """Train a meta-RL learner with the display, and show how well the agent adapts. Returns the run's folder.
 
-    _display: Display | None = None
-    _outcome: RunOutcome | None = None
-
-    def train_shown(self, console: Console) -> Path:
-        """Train to the end of the settings, and show how well the agent adapts. Returns the run's folder.
-
-        However the training ends, the console shows its results and the next commands.
-        """
-        run = self._start_training()
+    However the training ends, the console shows its results and the next commands.
+    """
+    with _console() as console, make() as learner:
+        run, settings = learner._start_training(), learner.settings.train
         _say(console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
         try:
-            with display(self.n_env_steps_total, console=console) as self._display:
-                folder = self.train()
-            curve = " ".join(f"{one:.4g}" for one in self.evaluate().curve)
-            _say(console, f"Mean return by inner episode on {len(self.eval_tasks)} evaluation tasks: {curve}")
+            with display(learner.n_env_steps_total, console=console) as learner.display:
+                folder = learner.train()
+            curve = " ".join(f"{one:.4g}" for one in learner.evaluate().curve)
+            _say(console, f"Mean return by inner episode on {len(learner.eval_tasks)} evaluation tasks: {curve}")
         finally:
-            if self._outcome is not None:
-                _say(console, self._outcome.told())
-                # a finished run gets as much again
-                end, settings = 2 if self.finished else 1, self.settings.train
+            if learner.outcome is not None:
+                times = 2 if learner.finished else 1  # a finished run gets as much again
+                until = f"train.num_iters={times * (settings.num_iters or DEFAULT_ITERS)}"
                 if settings.n_env_steps_total is not None:
-                    until = f"train.n_env_steps_total={end * settings.n_env_steps_total}"
-                else:
-                    until = f"train.num_iters={end * (settings.num_iters or DEFAULT_ITERS)}"
-                _say_next(console, commands_after_meta(run, until))
-        return folder
-
-    def _end_with(self, outcome: RunOutcome) -> None:
-        super()._end_with(outcome)
-        self._outcome = outcome
-
-    def log_train_stats(self, run: Any, stats: Any = None) -> None:
-        super().log_train_stats(run, stats)
-        if self._display is not None and stats is not None:
-            now = Progress(self.num_env_steps, self.num_iters_done, {AGENT: stats["return"]}, dict(self.seconds))
-            self._display.show(now, last=self.finished)
+                    until = f"train.n_env_steps_total={times * settings.n_env_steps_total}"
+                _say_results(console, learner.outcome, commands_after(run, until))
+    return folder
 
 
 # ---- the console ------------------------------------------------------------------------------------------------
@@ -511,6 +471,7 @@ def _say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _say_next(console: Console, commands: Sequence[str]) -> None:
+def _say_results(console: Console, outcome: RunOutcome, commands: Sequence[str]) -> None:
+    _say(console, outcome.told())
     if commands:
         _say(console, "\n".join(["Next:", *(f"  {command}" for command in commands)]))

@@ -5,7 +5,7 @@
                     observation, the previous action, the previous reward, and a flag for the start of an inner episode
     Memory_Markov   has a policy that sees one observation, and learns with a value function that remembers
 
-The algorithms are PPO, DQN and SAC, with a GRU or fast weights as memory (`memory.py`, `sequences.py`).
+The algorithms are PPO, DQN and SAC, with a GRU or fast weights as memory (`memory.py`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from torch import nn
 from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Diverged, UpdateReport
 from parallel_envs.learners.config import BadSettings, described_config, read_config
 from parallel_envs.learners.dqn import DQN, DQNConfig
-from parallel_envs.learners.meta.memory import GRU, MemoryConfig
-from parallel_envs.learners.meta.sequences import (
+from parallel_envs.learners.meta.memory import (
+    GRU,
+    MemoryConfig,
     MemoryDQN,
     MemoryMarkovPPO,
     MemoryMarkovSAC,

@@ -10,14 +10,13 @@ checkpoints. A run that is resumed at a checkpoint gives the same results as a r
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, Self, overload
+from typing import Any, Self
 
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.learners.algorithm import Diverged, NothingLearnt
@@ -26,7 +25,8 @@ from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.meta.agent import AGENT, described_policy
 from parallel_envs.learners.meta.config import MetaSettings, load_settings
 from parallel_envs.learners.meta.player import Player
-from parallel_envs.learners.outcomes import Ended, RunOutcome, outcome_of_meta
+from parallel_envs.learners.outcomes import Ended, RunOutcome, outcome_of
+from parallel_envs.learners.progress import Display, Progress
 from parallel_envs.learners.run_folder import CheckpointNotSaved, Run, new_folder_in_runs, settings_of
 from parallel_envs.meta.families import KNOWN
 from parallel_envs.threads import one_thread
@@ -37,29 +37,12 @@ DEFAULT_ITERS = 100
 
 _log = logging.getLogger(__name__)
 
-MAY_CHANGE = frozenset(
-    (
-        "checkpoint_every",
-        "env.backend",
-        "env.manager_options",
-        "env.max_restarts",
-        "env.num_envs",
-        "env.num_parallel_workers",
-        "env.on_failure",
-        "env.reset_timeout",
-        "env.restart_window",
-        "env.start_timeout",
-        "env.step_timeout",
-        "eval.interval",
-        "eval.num_rollouts_per_task",
-        "folder",
-        "keep_checkpoints",
-        "tensorboard",
-        "train.n_env_steps_total",
-        "train.num_iters",
-        "train.on_divergence",
-    )
-)
+MAY_CHANGE = frozenset((
+    "checkpoint_every", "env.backend", "env.manager_options", "env.max_restarts", "env.num_envs",
+    "env.num_parallel_workers", "env.on_failure", "env.reset_timeout", "env.restart_window", "env.start_timeout",
+    "env.step_timeout", "eval.interval", "eval.num_rollouts_per_task", "folder", "keep_checkpoints", "tensorboard",
+    "train.n_env_steps_total", "train.num_iters", "train.on_divergence",
+))  # fmt: skip
 """Settings that may change when a run is resumed."""
 
 
@@ -79,6 +62,11 @@ class Learner(Player):
     Raises:
         BadSettings: A setting is wrong. Nothing has been started.
     """
+
+    display: Display | None = None
+    """Shows each iteration, if there is one."""
+    outcome: RunOutcome | None = None
+    """Results of the training that ended last."""
 
     # Set here, because `close` reads them if `__init__` of the base class fails.
     _open_run: Run | None = None
@@ -126,32 +114,39 @@ class Learner(Player):
             CheckpointNotSaved: See `Run.save_if_possible`.
         """
         run, wanted = self._start_training(folder), self.settings.train
+        began, since = self._n_env_steps_total, time.perf_counter()
+        ended: Ended = "error"
+        reason = ""
         try:
-            with self._writing_outcome(run):
-                try:
-                    missing = wanted.num_init_rollouts_pool - self._num_rollouts
-                    if missing > 0:
-                        self._learnt_from = wanted.num_init_rollouts_pool  # these rollouts wait in the buffer
-                        envs = self.train_env_parallel
-                        self.collect_rollouts_parallel(missing, random_actions=True, parallel_env=envs)
-                    while not self.finished:
-                        envs = self.train_env_parallel
-                        self.collect_rollouts_parallel(wanted.num_rollouts_per_iter, parallel_env=envs)
-                        self._learn(run)
-                except KeyboardInterrupt:
-                    try:
-                        if self._is_whole and self._num_rollouts > self._learnt_from:  # collected, not learnt from yet
-                            self._learn(run)
-                    finally:  # also after a second Ctrl-C
-                        self._keep(run, is_last=True)
-                    raise
-                except CheckpointNotSaved:  # its text says how to go on
-                    raise
-                except Exception as error:
-                    way_on = f"Learner.resume({str(run.folder)!r}).train() goes on from a checkpoint."
-                    error.add_note(f"{run.kept()} {way_on}")
-                    raise
+            missing = wanted.num_init_rollouts_pool - self._num_rollouts
+            if missing > 0:
+                self._learnt_from = wanted.num_init_rollouts_pool  # these rollouts wait in the buffer
+                self.collect_rollouts_parallel(missing, random_actions=True, parallel_env=self.train_env_parallel)
+            while not self.finished:
+                self.collect_rollouts_parallel(wanted.num_rollouts_per_iter, parallel_env=self.train_env_parallel)
+                self._learn(run)
+            ended = "budget"
+        except KeyboardInterrupt:
+            ended = "ctrl-c"
+            try:
+                if self._is_whole and self._num_rollouts > self._learnt_from:  # collected, not learnt from yet
+                    self._learn(run)
+            finally:  # also after a second Ctrl-C
+                self._keep(run, is_last=True)
+            raise
+        except Exception as error:
+            reason = type(error).__name__
+            if not isinstance(error, CheckpointNotSaved):  # its text says how to go on
+                way_on = f"Learner.resume({str(run.folder)!r}).train() goes on from a checkpoint."
+                error.add_note(f"{run.kept()} {way_on}")
+            raise
         finally:
+            algorithm = self.settings.policy.algorithm.get("name", "ppo")
+            steps, seconds = self._n_env_steps_total, time.perf_counter() - since
+            self.outcome = outcome_of(
+                run.folder, {AGENT: algorithm}, ended=ended, reason=reason, steps=steps, began=began, seconds=seconds
+            )
+            self.outcome.write()
             self._close_run()
         number, last = self._envs.restarts
         if number:
@@ -181,10 +176,14 @@ class Learner(Player):
         settings = self.settings
         options = {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
         if self._run_folder is None:
-            algorithm = f"meta-{settings.policy.algorithm.get('name', 'ppo')}"
+            described = settings.described()  # with all defaults, so that later defaults do not change the run
+            algorithm = settings.policy.algorithm.get("name", "ppo")
+            described["policy"] |= described_policy(self._config, self._memory, settings.policy.algorithm["name"])
+            if settings.train.num_iters is None and settings.train.n_env_steps_total is None:
+                described["train"]["num_iters"] = DEFAULT_ITERS
             chosen = folder or settings.folder
-            chosen = chosen or new_folder_in_runs(settings.env.env_name, [algorithm], self.seed)
-            run = Run.create(chosen, self._described(), seed=self.seed, **options)
+            chosen = chosen or new_folder_in_runs(settings.env.env_name, [f"meta-{algorithm}"], self.seed)
+            run = Run.create(chosen, described, seed=self.seed, **options)
         else:
             if folder is not None and Path(folder) != self._run_folder:
                 raise ValueError(f"The run goes on in {self._run_folder}, and folder={str(folder)!r} was given.")
@@ -193,38 +192,6 @@ class Learner(Player):
                 self.load(newest)  # the run has gone back to this checkpoint, and so does the learner
         self._open_run, self._run_folder = run, run.folder
         return run
-
-    def _described(self) -> dict[str, Any]:
-        """Return all settings for the run's folder, with defaults, so that later defaults do not change the run."""
-        description = self.settings.described()
-        description["policy"] |= described_policy(self._config, self._memory, self.settings.policy.algorithm["name"])
-        if self.settings.train.num_iters is None and self.settings.train.n_env_steps_total is None:
-            description["train"]["num_iters"] = DEFAULT_ITERS
-        return description
-
-    @contextlib.contextmanager
-    def _writing_outcome(self, run: Run) -> Iterator[None]:
-        """Write into the run's folder how the block has ended."""
-        began, since = self._n_env_steps_total, time.perf_counter()
-
-        def write(ended: Ended, reason: str = "") -> None:
-            seconds, steps = time.perf_counter() - since, self._n_env_steps_total
-            name = self.settings.policy.algorithm.get("name", "ppo")
-            counts: dict[str, Any] = {"steps": steps, "began": began, "seconds": seconds}
-            self._end_with(outcome_of_meta(run.folder, name, ended=ended, reason=reason, **counts))
-
-        try:
-            yield
-        except KeyboardInterrupt:
-            write("ctrl-c")
-            raise
-        except Exception as error:
-            write("error", type(error).__name__)
-            raise
-        write("budget")
-
-    def _end_with(self, outcome: RunOutcome) -> None:
-        outcome.write()
 
     def _close_run(self) -> None:
         run, self._open_run = self._open_run, None
@@ -282,7 +249,7 @@ class Learner(Player):
         """Learn from the collected rollouts, and end the iteration."""
         with Interrupts():  # Ctrl-C waits until this is done; a second one does not
             self._learnt_from, self._is_whole = self._num_rollouts, False
-            stats: dict[str, float] = {}
+            stats: Mapping[str, float] = {}
             try:
                 stats = self.update()
             except Diverged as error:
@@ -305,12 +272,6 @@ class Learner(Player):
         if self._is_whole and self._n_env_steps_total != self._kept_at:
             saved = run.save_if_possible(self._n_env_steps_total, self.save, is_last=is_last)
             self._kept_at = self._kept_at if saved is None else self._n_env_steps_total
-
-    @overload
-    def log_train_stats(self, run: Mapping[str, float], /) -> None: ...
-
-    @overload
-    def log_train_stats(self, run: Run, stats: Mapping[str, float]) -> None: ...
 
     @one_thread
     def log_train_stats(self, run: Run | Mapping[str, float], stats: Mapping[str, float] | None = None) -> None:
@@ -335,6 +296,9 @@ class Learner(Player):
             counts["evaluation"] = self.evaluate().told()
         counts["seconds"] = {name: round(value, 3) for name, value in self.seconds.items()}
         run.log(counts, {AGENT: stats})
+        if self.display is not None:
+            now = Progress(self.num_env_steps, self.num_iters_done, {AGENT: stats["return"]}, dict(self.seconds))
+            self.display.show(now, last=self.finished)
 
     def _tenth(self, wanted: int | None) -> int:
         """Return an interval in iterations: `wanted`, or a tenth of all iterations."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gymnasium import Env
+from gymnasium.spaces import Space
 
 from parallel_envs.choices import Backend, OnFailure
 from parallel_envs.closing import ClosedAtExit
@@ -31,21 +32,26 @@ from parallel_envs.learners.meta.agent import (
     read_algorithm,
     read_memory,
 )
-from parallel_envs.learners.meta.config import MetaSettings, load_settings
-from parallel_envs.learners.meta.env_factory import EnvFactory, GivenEnvs, SettingsEnvFactory
-from parallel_envs.learners.meta.sequences import RolloutToBatch
+from parallel_envs.learners.meta.config import EnvBlock, MetaSettings, load_settings
+from parallel_envs.learners.meta.memory import RolloutToBatch
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.run_folder import newest_checkpoint
+from parallel_envs.meta import make_env, make_parallel_env
+from parallel_envs.meta.families import TaskSplit, family_of, find_family, split, split_of
 from parallel_envs.rollouts import Rollouts, collect
 from parallel_envs.seeding import SeedTree
-from parallel_envs.tasks import Task
+from parallel_envs.spelling import advice
+from parallel_envs.tasks import Task, offers, part_of
 from parallel_envs.threads import CallGuard, one_thread
 from parallel_envs.vector import ParallelEnvManager
+from parallel_envs.vector.checks import env_names
 
 Floats = npt.NDArray[np.float64]
 
 INNER = "inner_episode"
 """Info with the number of the inner episode that a step belongs to."""
+_OF_MANAGERS = "on_failure", "step_timeout", "reset_timeout", "start_timeout", "max_restarts", "restart_window"
+"""Settings of the block `env` that are passed on to `ParallelEnvManager` by these names."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +99,132 @@ class Adaptation:
         return {"total": self.total, "by_episode": curve, "rollouts": len(self.returns)}
 
 
+# ---- tasks and environments ------------------------------------------------------------------------------------------
+
+_DECIDED_ELSEWHERE = {
+    *("add_previous_action", "add_previous_reward", "env_id", "episodes_per_task"),
+    *("manager_options", "num_envs", "num_workers", "seed"),
+}
+"""Keywords that other settings decide, so that `env_kwargs` may not hold them."""
+
+
+class LearnerEnvs:
+    """The tasks and environments of one learner: made on first use as settings say, or set by a subclass of `Learner`.
+
+    `purpose` is "train" or "eval". Training and evaluation have separate environments.
+
+    Args:
+        seed: Source of everything random here.
+        env: The settings of the block `env`, named as in `EnvBlock`. None: the `init_env` of a subclass makes the
+            environments, and they name the tasks. Environments of `make_env` do so if they are made with
+            `num_train_tasks` and `num_eval_tasks`.
+        extras: Keywords for `MultiEpisodeWrapper` that say what to add to observations.
+
+    Raises:
+        BadSettings: A family is unknown or has too few tasks, or settings contradict each other.
+    """
+
+    def __init__(self, seed: SeedTree, env: Mapping[str, Any] | None, extras: Mapping[str, bool]) -> None:
+        self._seed = seed
+        self._singles: dict[str, Env[Any, Any]] = {}
+        self._many: dict[str, ParallelEnvManager | None] = {}
+        self._tasks: TaskSplit | None = None
+        self._making: dict[str, Any] | None = None
+        if env is None:
+            return
+        given, options = env["env_kwargs"], env["manager_options"]
+        if twice := sorted(_DECIDED_ELSEWHERE & given.keys()):
+            raise BadSettings(
+                f"`env.env_kwargs.{twice[0]}` is decided by other settings (the architecture, the seed, the numbers of "
+                "rollouts, environments and workers). Leave it out."
+            )
+        family = find_family(env["env_name"], given)
+        sizes = env["num_train_tasks"], env["num_eval_tasks"]
+        self._tasks = split(family, *sizes, seed.child("tasks"), share=env["share_tasks"])
+        self._making = {"env_id": family.env_id, "episodes_per_task": env["max_rollouts_per_task"], **extras, **given}
+        # Options are checked here, because a single environment has no manager that would check them.
+        known = [name for name in inspect.signature(ParallelEnvManager).parameters if name not in ("env_fns", "self")]
+        if unknown := sorted(options.keys() - set(known)):
+            raise BadSettings(f"`env.manager_options.{unknown[0]}` is unknown. {advice(unknown[0], known)}")
+        num_envs: int = env["num_envs"] or env["num_parallel_workers"]
+        self._of_many = {
+            "num_envs": num_envs,
+            "num_workers": min(env["num_parallel_workers"], num_envs),
+            "manager_options": {"backend": env["backend"], **options},
+        }
+
+    @property
+    def tasks(self) -> TaskSplit:
+        """Return the tasks for training and the tasks that are kept for evaluation."""
+        if self._tasks is None:
+            envs = {f"{purpose}_tasks": self.single(purpose) for purpose in ("train", "eval")}
+            train, kept = (list(part_of(env, name)) if offers(env, name) else None for name, env in envs.items())
+            if not kept:
+                raise BadSettings(
+                    "The environments do not tell their tasks. Make them by `make_env(..., num_train_tasks=, "
+                    "num_eval_tasks=)`, or give them attributes `train_tasks` and `eval_tasks`, which are lists."
+                )
+            env = self.single("train")
+            self._tasks = split_of(lambda: family_of(str(env), None, env, {}), train, kept, self._seed.child("tasks"))
+        return self._tasks
+
+    def single(self, purpose: str) -> Env[Any, Any]:
+        """Return the single environment for this purpose."""
+        if purpose not in self._singles:
+            if self._making is None:
+                raise BadSettings(f"`init_env` has not set `self.{purpose}_env`. Set it to what `make_env` returns.")
+            self._singles[purpose] = make_env(**self._making, seed=self._seed.child(purpose, "single").seed())
+        return self._singles[purpose]
+
+    def many(self, purpose: str) -> ParallelEnvManager | None:
+        """Return the parallel environments for this purpose, or None if there is only the single one."""
+        if purpose not in self._many and self._making is not None and self._of_many["num_envs"] > 1:
+            seed = self._seed.child(purpose).seed()
+            self._many[purpose] = make_parallel_env(**self._making, **self._of_many, seed=seed)
+        return self._many.get(purpose)
+
+    def use(self, purpose: str, envs: Any, *, many: bool) -> None:
+        """Use this environment, or these parallel ones, from now on, and close the previous."""
+        held: dict[str, Any] = self._many if many else self._singles
+        old, held[purpose] = held.get(purpose), envs
+        if old is not None and old is not envs:
+            old.close()
+
+    @property
+    def restarts(self) -> tuple[int, str]:
+        """Return the number of environment restarts, and the last restart's environments and reason."""
+        number, last = 0, ""
+        for envs in self._many.values():
+            if envs is not None and envs.last_restart is not None:
+                number += envs.num_restarts
+                last = f"{env_names(envs.last_restart[0])}: {envs.last_restart[1]}"
+        return number, last
+
+    @property
+    def spaces(self) -> tuple[Space[Any], Space[Any]]:
+        """Return the observation space and the action space."""
+        if (many := self.many("train")) is not None:
+            return many.single_observation_space, many.single_action_space
+        return self.single("train").observation_space, self.single("train").action_space
+
+    @property
+    def most_steps(self) -> int:
+        """Return the largest number of steps in a rollout."""
+        many, name = self.many("train"), "horizon_bamdp"
+        return int(self.single("train").get_wrapper_attr(name) if many is None else many.get_attr(name)[0])
+
+    def close(self) -> None:
+        """End the workers and close the environments. Calling it twice does nothing."""
+        for envs in (*self._many.values(), *self._singles.values()):
+            if envs is not None:
+                envs.close()
+        self._many.clear()
+        self._singles.clear()
+
+
+# ---- the player ------------------------------------------------------------------------------------------------------
+
+
 class Player(ClosedAtExit):
     """Plays with one agent on many tasks, several episodes on each, as settings say. `Learner` adds training.
 
@@ -131,8 +263,8 @@ class Player(ClosedAtExit):
         If a subclass's `init_env` does not name `env_kwargs`, it is likely to pass its `**kwargs` on to `make_env`.
         Then the contents of `env_kwargs` are arguments, and the keywords that say what the agent is to see.
         """
-        block, words = self.settings.env, self.settings.env.model_dump()
-        names, fields = inspect.signature(self.init_env).parameters, type(block).model_fields
+        words, fields = self.settings.env.model_dump(), EnvBlock.model_fields
+        names = inspect.signature(self.init_env).parameters
         heeded = {*names, "env_type"}
         words = {name: value for name, value in words.items() if name in heeded or value != fields[name].default}
         if "env_kwargs" in names:
@@ -171,52 +303,34 @@ class Player(ClosedAtExit):
         A subclass may define its own `init_env`, which sets `train_env`, `eval_env` and, for parallel rollouts,
         `train_env_parallel`. These environments name the tasks: see `num_train_tasks` of `make_env`.
         """
+        words = {name: value for name, value in locals().items() if name in EnvBlock.model_fields}  # all but `kwargs`
         if env_type != "meta":
             raise BadSettings(f"env_type={env_type!r} is unknown. Only 'meta' is.")
         extras = observed_extras(self.agent_arch)
         more = {name: one for name, one in kwargs.items() if name not in extras}  # a subclass may pass extras on
-        words = {
-            "env_name": env_name,
-            "max_rollouts_per_task": max_rollouts_per_task,
-            "num_train_tasks": num_train_tasks,
-            "num_eval_tasks": num_eval_tasks,
-            "num_parallel_workers": num_parallel_workers,
-            "num_envs": num_envs,
-            "backend": backend,
-            "share_tasks": share_tasks,
-            "env_kwargs": {**(env_kwargs or {}), **more},
-            "manager_options": {
-                "on_failure": on_failure,
-                "step_timeout": step_timeout,
-                "reset_timeout": reset_timeout,
-                "start_timeout": start_timeout,
-                "max_restarts": max_restarts,
-                "restart_window": restart_window,
-                **(manager_options or {}),
-            },
-        }
+        words["env_kwargs"] = {**(env_kwargs or {}), **more}
+        words["manager_options"] = {**{name: words[name] for name in _OF_MANAGERS}, **(manager_options or {})}
         self._close_envs()
-        self._env_factory = SettingsEnvFactory(words, extras, self._tree)
+        self._env_factory = LearnerEnvs(self._tree, words, extras)
         self.max_rollouts_per_task = max_rollouts_per_task
         self.observation_space, self.action_space = self._envs.spaces
 
-    _env_factory: EnvFactory | None = None
+    _env_factory: LearnerEnvs | None = None
 
     @property
-    def _envs(self) -> EnvFactory:
+    def _envs(self) -> LearnerEnvs:
         if self._env_factory is None:
             raise ClosedError(
                 "The learner has been closed. Make another, or go on with its run: Learner.resume(folder)."
             )
         return self._env_factory
 
-    @property
-    def _envs_to_set(self) -> EnvFactory:
-        """Return the place for environments that a subclass has made."""
+    def _use(self, purpose: str, envs: Any, *, many: bool) -> None:
+        """Take over environments that a subclass has made."""
         if self._env_factory is None:
-            self._env_factory = GivenEnvs(self._tree)
+            self._env_factory = LearnerEnvs(self._tree, None, {})
             self.max_rollouts_per_task = self.settings.env.max_rollouts_per_task
-        return self._env_factory
+        self._env_factory.use(purpose, envs, many=many)
 
     @property
     def train_env_parallel(self) -> ParallelEnvManager | None:
@@ -229,7 +343,7 @@ class Player(ClosedAtExit):
 
     @train_env_parallel.setter
     def train_env_parallel(self, envs: ParallelEnvManager | None) -> None:
-        self._envs_to_set.use_many("train", envs)
+        self._use("train", envs, many=True)
 
     @property
     def eval_env_parallel(self) -> ParallelEnvManager | None:
@@ -238,7 +352,7 @@ class Player(ClosedAtExit):
 
     @eval_env_parallel.setter
     def eval_env_parallel(self, envs: ParallelEnvManager | None) -> None:
-        self._envs_to_set.use_many("eval", envs)
+        self._use("eval", envs, many=True)
 
     @property
     def train_env(self) -> Env[Any, Any]:
@@ -247,7 +361,7 @@ class Player(ClosedAtExit):
 
     @train_env.setter
     def train_env(self, env: Env[Any, Any]) -> None:
-        self._envs_to_set.use_single("train", env)
+        self._use("train", env, many=False)
 
     @property
     def eval_env(self) -> Env[Any, Any]:
@@ -256,7 +370,7 @@ class Player(ClosedAtExit):
 
     @eval_env.setter
     def eval_env(self, env: Env[Any, Any]) -> None:
-        self._envs_to_set.use_single("eval", env)
+        self._use("eval", env, many=False)
 
     @property
     def train_tasks(self) -> list[Any] | None:

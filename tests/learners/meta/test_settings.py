@@ -110,12 +110,12 @@ def test_wrong_settings_are_named(word: str, value: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("word", "text"),
     [
-        ("num_iters", "`num_iters` is unknown. Did you mean `train.num_iters`?"),
+        ("num_iters", "`num_iters` is unknown. It is `train.num_iters`."),
         ("num_itres", "`num_itres` is unknown. Did you mean `train.num_iters`?"),
-        ("total_steps", "`total_steps` is unknown. It is called `train.n_env_steps_total` here."),
-        ("train.n_envs", "`train.n_envs` is unknown. It is called `env.num_envs` here."),
-        ("policy.gamma", "`policy.gamma` is unknown. It is called `policy.algorithm.discount` here."),
-        ("train.seed", "`train.seed` is unknown. Did you mean `seed`?"),
+        ("total_steps", "`total_steps` is unknown. It is `train.n_env_steps_total`."),
+        ("train.n_envs", "`train.n_envs` is unknown. It is `env.num_envs`."),
+        ("policy.gamma", "`policy.gamma` is unknown. It is `policy.algorithm.discount`."),
+        ("train.seed", "`train.seed` is unknown. It is `seed`."),
     ],
 )
 def test_a_word_of_another_block_is_told_by_its_path(word: str, text: str) -> None:
