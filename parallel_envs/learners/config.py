@@ -133,8 +133,8 @@ class ParallelBlock(Block):
         }
 
 
-class EnvSettings(Block):
-    """Settings of a run's environments and their failures."""
+class EnvsBlock(Block):
+    """Settings of a run's environments."""
 
     env: Annotated[str, AfterValidator(absolute)]
     """A PettingZoo module (`mpe2.simple_spread_v3`) or id (`sisl/pursuit-v5`), `package.module:factory`,
@@ -151,13 +151,18 @@ class EnvSettings(Block):
     `update_mode` "process" or "thread"."""
     backend: Backend = "process"
     """Where environments run: in worker processes, in threads, or in the caller, one after another."""
+
+
+class FailureSettings(Block):
+    """Settings for failures of environments, in all kinds of training: arguments of the managers."""
+
     on_failure: OnFailure = "restart"
     """Reaction to an environment that raises or hangs, or to the death of its worker. "restart": the broken part is
     replaced, its episode is cut short, nothing is learnt across the gap, and the run goes on. "raise": the run ends
     with the error."""
     step_timeout: PositiveFloat | None = STEP_TIMEOUT
     """Seconds that a step of all environments may take, including resets after episodes that ended; null: no limit.
-    With `backend: serial` there is no deadline, as nothing can be interrupted."""
+    Nothing that runs in the caller (`backend: serial`) can be interrupted, so there it has no deadline."""
     reset_timeout: PositiveFloat | None = RESET_TIMEOUT
     """Seconds that the resets at the beginning, and after each checkpoint, may take; null: no limit."""
     start_timeout: PositiveFloat | None = START_TIMEOUT
@@ -166,6 +171,10 @@ class EnvSettings(Block):
     """Number of restarts of each worker within `restart_window` seconds. The next failure ends the run."""
     restart_window: PositiveFloat = 600.0
     """Seconds for which `max_restarts` counts. Seconds in which a deadline ran out are not counted."""
+
+
+class EnvSettings(FailureSettings, EnvsBlock):
+    """Settings of a run's environments and their failures."""
 
 
 class TrainSettings(EnvSettings):

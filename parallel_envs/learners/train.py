@@ -5,7 +5,7 @@
 
 A checkpoint cannot hold environments. All episodes therefore begin anew at each checkpoint, seeded by the number of
 steps. A run that is resumed there continues, to the bit, as a run that never ended (with `update_mode: auto`, once it
-has chosen: see `AutoMode` in `run_folder.py`). A checkpoint is written when no experience waits for an update.
+has chosen: see `read_choice` in `run_folder.py`). A checkpoint is written when no experience waits for an update.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from parallel_envs.learners.checkpoint import BadCheckpoint, folder_names, load_
 from parallel_envs.learners.config import (
     WHY_SIMULTANEOUS,
     BadSettings,
+    FailureSettings,
     TrainSettings,
     algorithm_configs,
     completed,
@@ -91,13 +92,6 @@ def _run_options(settings: TrainSettings) -> dict[str, Any]:
     return {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
 
 
-_OF_MANAGERS = (
-    *("backend", "turns", "on_failure", "step_timeout", "reset_timeout", "start_timeout"),
-    *("max_restarts", "restart_window"),
-)
-"""Settings that are arguments of `MultiAgentEnvManager`."""
-
-
 @contextlib.contextmanager
 def build_learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
     """Make environments, and learners in them. BadSettings if that fails, as settings are wrong then.
@@ -123,7 +117,7 @@ def build_learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
             envs = MultiAgentEnvManager(
                 [factory] * num_envs,
                 num_workers=min(limit or num_envs, num_envs),
-                **{name: getattr(settings, name) for name in _OF_MANAGERS},
+                **{name: getattr(settings, name) for name in ("backend", "turns", *FailureSettings.model_fields)},
             )
             stack.enter_context(envs)
             folder_names(envs.possible_agents)  # raises before any experience can be lost

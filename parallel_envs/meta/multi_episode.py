@@ -12,7 +12,7 @@ observations, and `ActionRescaling` maps actions from -1 to 1 to the env's bound
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import gymnasium
@@ -60,6 +60,8 @@ class MultiEpisodeConfig:
         if self.seed is not None:
             SeedTree(self.seed)  # raises for an invalid seed
 
+
+WRAPPER_KEYWORDS = {field.name for field in fields(MultiEpisodeConfig)}
 
 Array = npt.NDArray[Any]
 AnyEnv = gymnasium.Env[Any, Any]
@@ -135,17 +137,7 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         rescale_actions: bool = False,
         seed: int | None = None,
     ) -> None:
-        settings: dict[str, Any] = {
-            "episodes_per_task": episodes_per_task,
-            "oracle": oracle,
-            "horizon": horizon,
-            "task_vector": task_vector,
-            "add_time": add_time,
-            "add_previous_action": add_previous_action,
-            "add_previous_reward": add_previous_reward,
-            "rescale_actions": rescale_actions,
-            "seed": seed,
-        }
+        settings = {name: value for name, value in locals().items() if name in WRAPPER_KEYWORDS}
         RecordConstructorArgs.__init__(self, **settings)
         gymnasium.Wrapper.__init__(self, env)
         self._config = MultiEpisodeConfig(**settings)

@@ -2,7 +2,7 @@
 
 env:
   env_type: meta
-  env_name: AntDir-v0                  # a family of families.py; package.module:Class; a Gymnasium id
+  env_name: AntDir-v0                  # a known family; package.module:Class; a Gymnasium id
   max_rollouts_per_task: 2             # inner episodes on one task: together they are one rollout
   num_train_tasks: 50                  # null: a new task for each rollout
   num_eval_tasks: 20
@@ -22,14 +22,18 @@ from pydantic import AfterValidator, BaseModel, Field, NonNegativeInt, PositiveF
 from pydantic_core import PydanticSerializationError
 
 from parallel_envs import spelling
-from parallel_envs.choices import Backend, OnDivergence, OnFailure
+from parallel_envs.choices import Backend, OnDivergence
 from parallel_envs.env_files import absolute
-from parallel_envs.learners.config import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings, Block, replaced
+from parallel_envs.learners.config import BadSettings, Block, FailureSettings, replaced
 from parallel_envs.yaml_files import explain, right_setting, settings_in
 
 
-class EnvBlock(Block):
-    """Settings of tasks and environments: the arguments of `Learner.init_env`."""
+class EnvBlock(FailureSettings):
+    """Settings of tasks and environments: the arguments of `Learner.init_env`.
+
+    With `on_failure: restart` a rollout is played again from its beginning. A single environment (`num_envs: 1`) runs
+    in this process: errors are raised, and there are no deadlines.
+    """
 
     env_type: str = "meta"
     """"meta": tasks of one family, several episodes on each."""
@@ -48,20 +52,6 @@ class EnvBlock(Block):
     """Let evaluation tasks be training tasks too, as in the published figures of some small families."""
     env_kwargs: dict[str, Any] = Field(default={})
     """Keywords for the environments and for `MultiEpisodeWrapper` (`horizon`, `rescale_actions`, `oracle` ...)."""
-    on_failure: OnFailure = "restart"
-    """Reaction to an environment that raises or hangs, or to the death of its worker. "restart": replace the broken
-    part and play the rollout again from its beginning. "raise": end the training with the error. A single environment
-    (`num_envs: 1`) runs in this process: errors are raised, and there are no deadlines."""
-    step_timeout: PositiveFloat | None = STEP_TIMEOUT
-    """Seconds that a step of an environment may take. None: no limit."""
-    reset_timeout: PositiveFloat | None = RESET_TIMEOUT
-    """Seconds that a reset may take. None: no limit."""
-    start_timeout: PositiveFloat | None = START_TIMEOUT
-    """Seconds that constructing the environments may take. None: no limit."""
-    max_restarts: PositiveInt = 10
-    """Restarts of each worker that are allowed within `restart_window` seconds. The next failure is raised."""
-    restart_window: PositiveFloat = 600.0
-    """Seconds; time in which a deadline ran out is not counted."""
     manager_options: dict[str, Any] = Field(default={})
     """Other keywords for `ParallelEnvManager`. They override the settings above."""
 

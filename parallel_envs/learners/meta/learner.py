@@ -28,7 +28,7 @@ from parallel_envs.learners.meta.player import Player
 from parallel_envs.learners.outcomes import Ended, RunOutcome, outcome_of
 from parallel_envs.learners.progress import Display, Progress
 from parallel_envs.learners.run_folder import CheckpointNotSaved, Run, new_folder_in_runs, settings_of
-from parallel_envs.meta.families import KNOWN
+from parallel_envs.meta.making import KNOWN
 from parallel_envs.threads import one_thread
 from parallel_envs.trust import check_env
 

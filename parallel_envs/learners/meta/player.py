@@ -23,7 +23,7 @@ from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.checkpoint import BadCheckpoint, check_fits, load_agent
-from parallel_envs.learners.config import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings
+from parallel_envs.learners.config import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings, FailureSettings
 from parallel_envs.learners.meta.agent import (
     AGENT,
     AGENT_ARCHS,
@@ -37,7 +37,7 @@ from parallel_envs.learners.meta.memory import RolloutToBatch
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.run_folder import newest_checkpoint
 from parallel_envs.meta import make_env, make_parallel_env
-from parallel_envs.meta.families import TaskSplit, family_of, find_family, split, split_of
+from parallel_envs.meta.making import TaskSplit, family_of, find_family, split, split_of
 from parallel_envs.rollouts import Rollouts, collect
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import advice
@@ -50,8 +50,6 @@ Floats = npt.NDArray[np.float64]
 
 INNER = "inner_episode"
 """Info with the number of the inner episode that a step belongs to."""
-_OF_MANAGERS = "on_failure", "step_timeout", "reset_timeout", "start_timeout", "max_restarts", "restart_window"
-"""Settings of the block `env` that are passed on to `ParallelEnvManager` by these names."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -309,7 +307,10 @@ class Player(ClosedAtExit):
         extras = observed_extras(self.agent_arch)
         more = {name: one for name, one in kwargs.items() if name not in extras}  # a subclass may pass extras on
         words["env_kwargs"] = {**(env_kwargs or {}), **more}
-        words["manager_options"] = {**{name: words[name] for name in _OF_MANAGERS}, **(manager_options or {})}
+        words["manager_options"] = {
+            **{name: words[name] for name in FailureSettings.model_fields},
+            **(manager_options or {}),
+        }
         self._close_envs()
         self._env_factory = LearnerEnvs(self._tree, words, extras)
         self.max_rollouts_per_task = max_rollouts_per_task
