@@ -9,13 +9,10 @@ code. So a name in such a file is imported or called only if it leads to
 - a module that the user trusts: `--trust MODULE` on the command line, `trust=[...]` in Python; an environment in a
   single file (`/path/file.py:Class`) if the user trusts that file, by its path: `--trust /path/file.py`.
 
-Anything else raises `UntrustedName`. Names that the user gives are not checked: on the command line, in code, or in a
-file that the user gives as settings or missions. Not everything in this package is allowed, because some of its
-functions remove folders, or import and call what their arguments name (`load_policy`).
-
-Callers: `policies/specs.py` for `policy.json`; `learners/train.py` and `learners/meta/learner.py` for the
-`settings.yaml` of a resumed run; `cli/evaluate.py` for missions and policies that only a results file names. New code
-that makes an object from a name in a file must call `check_policy` or `check_env`, too.
+Anything else raises `UntrustedName`. Names that the user gives (on the command line, in code, in settings or missions)
+are not checked. Not everything in this package is allowed, because some of its functions remove folders, or import and
+call what their arguments name (`load_policy`). New code that makes an object from a name in a file must call
+`check_policy` or `check_env`.
 """
 
 from __future__ import annotations

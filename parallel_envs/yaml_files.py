@@ -38,7 +38,11 @@ def content_of(path: str | Path, mistake: type[Exception]) -> Any:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise mistake(f"{path} cannot be read: {error.strerror or error}.{_meant(Path(path))}") from error
+        folder, meant = Path(path).parent, ""
+        if isinstance(error, FileNotFoundError) and folder.is_dir():
+            close = nearest(Path(path).name, [one.name for one in folder.iterdir() if one.suffix in (".yaml", ".yml")])
+            meant = "" if close is None else f" Did you mean {str(folder / close)!r}?"
+        raise mistake(f"{path} cannot be read: {error.strerror or error}.{meant}") from error
     except ValueError as error:  # the file is not UTF-8, or the path has a character that paths cannot have
         raise mistake(f"{path} cannot be read: {error}") from error
     return value_of(text, str(path), mistake)
@@ -59,17 +63,6 @@ def value_of(text: str, what: str, mistake: type[Exception]) -> Any:
     except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
         # PyYAML raises Python's own errors for numbers that it cannot read: `0b_`, 5,000 digits.
         raise mistake(f"{what} is not YAML: {error}") from error
-
-
-def _meant(path: Path) -> str:
-    """Return a sentence that names the YAML file in the same folder with the nearest name."""
-    try:
-        if path.exists() or not path.parent.is_dir():
-            return ""
-    except OSError:  # a name that no file can have
-        return ""
-    close = nearest(path.name, [other.name for other in path.parent.iterdir() if other.suffix in (".yaml", ".yml")])
-    return "" if close is None else f" Did you mean {str(path.parent / close)!r}?"
 
 
 @functools.cache
@@ -143,12 +136,9 @@ def settings_in(path: str | Path, mistake: type[Exception]) -> dict[str, Any]:
 
 
 def explain(mistake: Mapping[str, Any], right: Callable[[str], str], where: str = "") -> str:
-    """Return a mistake that pydantic found as a sentence or two.
+    """Return a mistake that pydantic found in the block `where` as a sentence or two.
 
-    Args:
-        mistake: One of `ValidationError.errors()`.
-        right: Returns advice for the path of an unknown setting: see `right_setting`.
-        where: Path of the block that was checked.
+    `right` returns advice for the path of an unknown setting: see `right_setting`.
     """
     text, value, kind = mistake["msg"].removeprefix("Value error, "), mistake["input"], mistake["type"]
     name = ".".join([*([where] if where else []), *map(str, mistake["loc"])])
@@ -171,10 +161,7 @@ def explain(mistake: Mapping[str, Any], right: Callable[[str], str], where: str 
 def right_setting(word: str, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
     """Return advice for an unknown setting: our name for a foreign one, its right place, or the nearest known name.
 
-    Args:
-        word: Name of the unknown setting.
-        known: The settings of its block.
-        elsewhere: Other settings, and a text that names the place of each.
+    `known` are the settings of its block. `elsewhere` has other settings, and a text that names the place of each.
     """
     if standard := told(word, known):
         return standard

@@ -162,10 +162,7 @@ def frozen(state: State, *, is_frozen: bool = True) -> State:
     return {**state, "counters": {**state["counters"], "frozen": is_frozen}}
 
 
-# ---- folders of agents --------------------------------------------------------------------------------------------
-
-_LONGEST_NAME = 200
-_NAMELESS = "%"  # for the agent with the empty name: a quoted character has digits behind this sign
+# ---- folders and files of agents ----------------------------------------------------------------------------------
 
 
 def folder_names(agents: Iterable[Agent]) -> dict[Agent, str]:
@@ -179,7 +176,7 @@ def folder_names(agents: Iterable[Agent]) -> dict[Agent, str]:
             quoted = urllib.parse.quote(str(agent), safe="")
         except UnicodeEncodeError as error:
             raise TypeError(f"Agent {agent!r} cannot be named in a file: half a character has no UTF-8.") from error
-        name = quoted.replace(".", "%2E")[:_LONGEST_NAME] or _NAMELESS
+        name = quoted.replace(".", "%2E")[:200] or "%"  # the empty name: a quoted character has digits behind this sign
         numbered = (f"{name}-{number}" for number in itertools.count(position))
         names[agent] = next(one for one in itertools.chain([name], numbered) if one.casefold() not in taken)
         taken.add(names[agent].casefold())  # to some file systems, A and a are one name
@@ -202,9 +199,6 @@ def folders_in(entries: Any) -> dict[Agent, str]:
 def as_json(agent: Agent) -> Any:
     """Return an agent's name for JSON. A NumPy integer becomes the equal int."""
     return int(agent) if isinstance(agent, np.integer) else agent
-
-
-# ---- files --------------------------------------------------------------------------------------------------------
 
 
 def _write_agent(folder: Path, agent: Agent, state: State) -> None:

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import typing
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -66,14 +67,6 @@ def _names_as_text(agents: Any) -> Any:
     """Turn agents' names that are numbers into text, as in a file."""
     return {str(name): own for name, own in agents.items()} if isinstance(agents, Mapping) else agents
 
-
-def _only_simultaneous(turns: Any) -> Any:
-    if turns == "sequential":
-        raise ValueError(WHY_SIMULTANEOUS)
-    return turns
-
-
-WHY_SIMULTANEOUS = "learners need all agents' actions at once, so environments that take turns cannot be trained in"
 
 PositiveInt = Annotated[int, BeforeValidator(parse_number), Field(gt=0)]
 NotNegative = Annotated[int, BeforeValidator(parse_number), Field(ge=0)]
@@ -142,7 +135,7 @@ class EnvsBlock(Block):
     working folder, then beside the settings file."""
     env_kwargs: dict[str, Any] = {}
     """Keyword arguments of the environment."""
-    turns: Annotated[Literal["simultaneous"], BeforeValidator(_only_simultaneous)] = "simultaneous"
+    turns: Literal["simultaneous"] = "simultaneous"
     """Learners need all agents' actions at once."""
     num_envs: PositiveInt = 8
     """Number of environments that are stepped at once."""
@@ -288,7 +281,7 @@ def read_settings(content: Mapping[str, Any], where: str = "the settings") -> Tr
     try:
         return TrainSettings.model_validate(content).applied()
     except ValidationError as error:
-        raise BadSettings("\n  ".join([f"In {where}:", *map(_explain, error.errors())])) from None
+        raise BadSettings("\n  ".join([f"In {where}:", *(explain(one, _right) for one in error.errors())])) from None
 
 
 def read_parallel(given: Any) -> dict[str, Any]:
@@ -299,29 +292,24 @@ def read_parallel(given: Any) -> dict[str, Any]:
     try:
         return ParallelBlock.model_validate(block).applied()
     except ValidationError as error:
-        known = ParallelBlock.model_fields
-        lines = [explain(one, lambda name: right_setting(name, known, {})) for one in error.errors()]
+        lines = [explain(one, lambda name: _right(f"parallel.{name}")) for one in error.errors()]
         raise BadSettings("\n  ".join(["In `parallel`:", *lines])) from None
 
 
-def _explain(mistake: Mapping[str, Any]) -> str:
-    """Return a mistake in the settings of a run as a sentence or two."""
+def _right(path: str) -> str:
+    """Return advice for an unknown setting of a run."""
+    block, _, word = path.rpartition(".")
+    if block == "parallel":
+        return right_setting(word, ParallelBlock.model_fields, {})
+    from parallel_envs.learners.agent import configs_by_name  # brings torch, so only for a mistake
 
-    def right(path: str) -> str:
-        block, _, word = path.rpartition(".")
-        if block == "parallel":
-            return right_setting(word, ParallelBlock.model_fields, {})
-        from parallel_envs.learners.agent import configs_by_name  # brings torch, so only for a mistake
-
-        kinds = configs_by_name()
-        owners = {"name": sorted(kinds)}
-        for algorithm, kind in sorted(kinds.items()):
-            for field in _fields(kind):
-                owners.setdefault(field, []).append(algorithm)
-        places = {field: f"`algorithm.{field}` ({', '.join(own)})" for field, own in owners.items()}
-        return right_setting(word, TrainSettings.model_fields, places)
-
-    return explain(mistake, right)
+    kinds = configs_by_name()
+    owners = {"name": sorted(kinds)}
+    for algorithm, kind in sorted(kinds.items()):
+        for field in _fields(kind):
+            owners.setdefault(field, []).append(algorithm)
+    places = {field: f"`algorithm.{field}` ({', '.join(own)})" for field, own in owners.items()}
+    return right_setting(word, TrainSettings.model_fields, places)
 
 
 def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
@@ -397,12 +385,8 @@ def completed(settings: TrainSettings, kinds: Kinds) -> TrainSettings:
 
 
 def described_config(config: Any, name: str) -> dict[str, Any]:
-    """Return all fields of a config, in the form that `read_config` reads."""
-    return {"name": name, **{field: _as_lists(value) for field, value in dataclasses.asdict(config).items()}}
-
-
-def _as_lists(value: Any) -> Any:
-    return [_as_lists(one) for one in value] if isinstance(value, tuple) else value
+    """Return all fields of a config as JSON, in the form that `read_config` reads."""
+    return {"name": name, **json.loads(json.dumps(dataclasses.asdict(config)))}
 
 
 def _with_interval(settings: TrainSettings, block: Mapping[str, Any], kinds: Kinds) -> dict[str, Any]:

@@ -1,13 +1,8 @@
 """Results of a training run, in figures and words, and the commands that continue from there.
 
-    outcome = outcome_of(run.folder, {"agent_0": "ppo"}, ended="budget", steps=9000, seconds=42.0, began=0)
-    outcome.write()                         `outcome.json` in the run's folder
-    print(outcome.told())                   how the run ended, and a row for each agent
-    commands_after(run, "")                 eval, tensorboard or report, train --resume
-
-`parallel-envs train` does this when it ends, and `parallel-envs report DIR` reads the results again (`outcome_in`). A
-run that is still training, or that was killed, has no `outcome.json`: its results then come from its metrics and its
-newest checkpoint, and figures that these do not contain are left out.
+`parallel-envs train` writes `outcome.json` and shows a row for each agent when it ends, and `parallel-envs report DIR`
+reads the results again (`outcome_in`). A run that is still training, or that was killed, has no `outcome.json`: its
+results then come from its metrics and its newest checkpoint, and figures that these do not contain are left out.
 """
 
 from __future__ import annotations
@@ -92,7 +87,28 @@ class RunOutcome:
             since = f"{self.steps_here:,} of them since it was resumed, in " if self.steps_here < self.steps else "in "
             speed = f", {self.steps_here / self.seconds:,.0f} steps/s" if self.seconds > 0 else ""
             how = f"{how}, {since}{duration(self.seconds)}{speed}"
-        return f"{how}.\n{_table(self.agents)}".rstrip()
+        if not self.agents:
+            return f"{how}."
+        from rich.console import Console
+        from rich.text import Text
+
+        from parallel_envs.fitting_tables import FittingTable
+
+        table = FittingTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for head in ("agent", "algorithm"):
+            table.add_column(head)
+        for head in ("episodes", "last mean return", "best"):
+            table.add_column(head, justify="right")
+        for name, one in list(self.agents.items())[:_MOST_AGENTS]:
+            episodes = "-" if one.episodes is None else f"{one.episodes:,}"
+            last, best = ("-" if value is None else f"{value:.4g}" for value in (one.last_return, one.best_return))
+            table.add_row(Text(name), one.algorithm or "-", episodes, last, best)
+        console = Console(file=io.StringIO(), width=_MOST_COLUMNS, color_system=None, legacy_windows=False)
+        with console.capture() as drawn:
+            console.print(table)
+        more = len(self.agents) - _MOST_AGENTS
+        lines = [f"{how}.", *(line.rstrip() for line in drawn.get().splitlines())]
+        return "\n".join([*lines, *([f"and {more} more agents"] if more > 0 else [])])
 
     def write(self) -> None:
         """Write `outcome.json` into the run's folder. If that fails, as on a full disk, a warning says so."""
@@ -102,35 +118,6 @@ class RunOutcome:
             write_json(self.folder / OUTCOME, content)
         except OSError as error:
             _log.warning("%s could not be written: %s", OUTCOME, str(error))
-
-
-def _table(agents: Mapping[str, AgentOutcome]) -> str:
-    """Return a table of the agents as plain text; empty without agents."""
-    if not agents:
-        return ""
-    from rich.console import Console
-    from rich.text import Text
-
-    from parallel_envs.fitting_tables import FittingTable
-
-    table = FittingTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for head in ("agent", "algorithm"):
-        table.add_column(head)
-    for head in ("episodes", "last mean return", "best"):
-        table.add_column(head, justify="right")
-    for name, one in list(agents.items())[:_MOST_AGENTS]:
-        episodes = "-" if one.episodes is None else f"{one.episodes:,}"
-        last, best = ("-" if value is None else f"{value:.4g}" for value in (one.last_return, one.best_return))
-        table.add_row(Text(name), one.algorithm or "-", episodes, last, best)
-    console = Console(file=io.StringIO(), width=_MOST_COLUMNS, color_system=None, legacy_windows=False)
-    with console.capture() as drawn:
-        console.print(table)
-    lines = [line.rstrip() for line in drawn.get().splitlines()]
-    more = len(agents) - _MOST_AGENTS
-    return "\n".join([*lines, *([f"and {more} more agents"] if more > 0 else [])])
-
-
-# ---- the outcome of a run ---------------------------------------------------------------------------------------
 
 
 def outcome_of(
@@ -148,17 +135,8 @@ def outcome_of(
 ) -> RunOutcome:
     """Return the results of a run that ends now.
 
-    Args:
-        folder: The run's folder; best returns are those of its metrics.
-        algorithms: Each agent's algorithm.
-        ended: See `RunOutcome`.
-        reason: See `RunOutcome`.
-        steps: Number of steps of the run.
-        began: Number of steps when it was begun or resumed last.
-        seconds: Seconds since then.
-        total_steps: See `RunOutcome`.
-        episodes: Each agent's number of episodes, if it is known.
-        returns: Each agent's mean return now. None: the last ones of the metrics.
+    `began` is the number of steps when it was begun or resumed last, and `seconds` the time since then. Best returns
+    are those of its metrics, as are the last ones, unless `returns` gives these.
     """
     last: dict[str, float] = {}
     best: dict[str, float] = {}
@@ -184,6 +162,18 @@ def outcome_of(
         seconds=seconds,
         agents=agents,
     )
+
+
+def check_learnt(counters: Mapping[Hashable, Mapping[str, Any]]) -> None:
+    """Warn of updates that were undone since the run began, and raise NothingLearnt for agents without any other."""
+    from parallel_envs.learners.algorithm import NothingLearnt  # brings torch, which a report can do without
+
+    undone = {agent: own["skipped"] for agent, own in counters.items() if own["skipped"]}
+    if nothing := {agent: number for agent, number in undone.items() if not counters[agent]["updates"]}:
+        raise NothingLearnt.of_counts(nothing)
+    if undone:
+        texts = [f"{agent} {number:,} of {number + counters[agent]['updates']:,}" for agent, number in undone.items()]
+        _log.warning("Updates that were not finite, and undone: %s.", ", ".join(texts))
 
 
 def outcome_in(folder: str | Path) -> RunOutcome:
@@ -226,19 +216,11 @@ def _returns_in_metrics(folder: Path) -> tuple[dict[str, float], dict[str, float
     return last, best
 
 
-# ---- what to do next ----------------------------------------------------------------------------------------------
-
-
 def commands_after(run: Run, until: str, mission: str | None = None) -> list[str]:
     """Return commands for a run that has ended, ready to copy; none if it has no checkpoint.
 
-    They evaluate the run (if its environment has a name for evaluation), show how it learnt (TensorBoard if it is
-    installed and the run has written for it), and continue it.
-
-    Args:
-        run: The run.
-        until: A setting, as `key=value`, by which the continued run ends; empty: its own.
-        mission: The environment in the words of `parallel-envs eval -m`.
+    They evaluate the run on a `mission` (as in `parallel-envs eval -m`), show how it learnt (TensorBoard if it is
+    installed and the run has written for it), and continue it `until` another setting, `key=value`, if not empty.
     """
     if newest_checkpoint(run.folder) is None:
         return []

@@ -83,9 +83,15 @@ def settings_of(folder: str | Path) -> Path:
     """Return the path of a run's settings. FileNotFoundError if there is no run."""
     path = Path(folder) / SETTINGS
     if not path.is_file():
-        above = [parent for parent in Path(folder).parents[:2] if (parent / SETTINGS).is_file()]
-        advice = f" The run that it is part of is {above[0]}." if above else ""
-        raise FileNotFoundError(f"{folder} holds no run: there is no file {SETTINGS} in it.{advice}")
+        above = next(
+            (
+                f" The run that it is part of is {one}."
+                for one in Path(folder).parents[:2]
+                if (one / SETTINGS).is_file()
+            ),
+            "",
+        )
+        raise FileNotFoundError(f"{folder} holds no run: there is no file {SETTINGS} in it.{above}")
     return path
 
 
@@ -268,11 +274,8 @@ class TensorBoardWriter:
 class MetricMeans:
     """Means of each agent's metrics over many updates: agents with a replay buffer update every few steps.
 
+    The first update after `every` steps makes a line: `write` is called with the steps at which it ends, and the means.
     If one of the numbers is not finite, their mean is NaN.
-
-    Args:
-        every: Steps between two lines; the first update after that makes a line.
-        write: Called with the steps at which the line ends, and the means.
     """
 
     def __init__(self, every: int, write: Callable[[int, dict[Agent, dict[str, float]]], None], *, begins: int) -> None:
@@ -434,8 +437,6 @@ class Run(ClosedAtExit):
         """Close all files. Calling it twice does nothing."""
         self._files.close()
 
-    # ---- writing ----------------------------------------------------------------------------------------------------
-
     def remember(self, settings: Mapping[str, Any]) -> None:
         """Write the settings with which the run continues, now and when it is resumed."""
         import yaml
@@ -455,12 +456,8 @@ class Run(ClosedAtExit):
     def save(self, steps: int, save: Callable[[Path], Any], chosen: str | None = None) -> Path:
         """Write a checkpoint, completely or not at all, remove those that are too old, and return its folder.
 
-        Raises OSError if it cannot be written. Everything that was there before then stays.
-
-        Args:
-            steps: Number of steps so far.
-            save: Writes a checkpoint into a folder, as `IndependentLearners.save` does.
-            chosen: The update mode that "auto" has chosen by now, if it has.
+        Raises OSError if it cannot be written. Everything that was there before then stays. `save` writes a checkpoint
+        into a folder; `chosen` is the update mode that "auto" has chosen by now, if it has.
         """
         self._metrics.write(sync=True)  # a run that is resumed from this checkpoint needs the lines up to it
         if chosen is not None and chosen != self.chosen:  # first: a note without its checkpoint is dropped later
@@ -497,8 +494,6 @@ class Run(ClosedAtExit):
                 raise CheckpointNotSaved(f"{text} {self.way_on()}") from error
             _log.warning("%s The run goes on; make room on the disk before the next checkpoint is due.", text)
             return None
-
-    # ---- how to continue --------------------------------------------------------------------------------------------
 
     def kept(self) -> str:
         """Return a sentence that names the newest checkpoint."""

@@ -24,10 +24,8 @@ from rich.logging import RichHandler
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.learners.agent import ALGORITHMS, configs_by_name
-from parallel_envs.learners.algorithm import NothingLearnt
 from parallel_envs.learners.checkpoint import BadCheckpoint, folder_names, load_checkpoint
 from parallel_envs.learners.config import (
-    WHY_SIMULTANEOUS,
     BadSettings,
     FailureSettings,
     TrainSettings,
@@ -42,7 +40,7 @@ from parallel_envs.learners.loops.loop import Metrics
 from parallel_envs.learners.loops.options import check_agents, fewest_workers, share_workers
 from parallel_envs.learners.meta.config import is_meta
 from parallel_envs.learners.meta.learner import DEFAULT_ITERS, Learner
-from parallel_envs.learners.outcomes import Ended, RunOutcome, commands_after, outcome_of
+from parallel_envs.learners.outcomes import Ended, RunOutcome, check_learnt, commands_after, outcome_of
 from parallel_envs.learners.progress import Counted, Display, Progress, Repetitions, display
 from parallel_envs.learners.run_folder import (
     BadRun,
@@ -84,7 +82,7 @@ def begin(config: str | Path | None, overrides: Sequence[str] = ()) -> Path:
         folder = settings.folder or new_folder_in_runs(settings.env, algorithms, settings.seed)
         described = completed(settings, configs_by_name()).described()
         with Run.create(folder, described, seed=settings.seed, **_run_options(settings)) as run:
-            train(learners, settings, run, console)
+            _Training(learners, settings, run, console).run_to_end()
     return folder
 
 
@@ -135,7 +133,8 @@ def build_learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
             check_agents(options, learners.agents, learners.update_mode)
         except (EnvError, ModuleNotFoundError, TypeError, ValueError) as error:
             text, takes_turns, _ = str(error).partition("Give turns='sequential'")
-            raise BadSettings(f"{text}Choose another: {WHY_SIMULTANEOUS}." if takes_turns else text) from error
+            why = "Choose another: learners need all agents' actions at once, so environments that take turns cannot be"
+            raise BadSettings(f"{text}{why} trained in." if takes_turns else text) from error
         yield learners
 
 
@@ -147,11 +146,10 @@ def loop_options(settings: TrainSettings) -> LoopOptions:
 
 # ---- resumed runs -----------------------------------------------------------------------------------------------
 
-_MAY_CHANGE = frozenset((
+_MAY_CHANGE = FailureSettings.model_fields.keys() | {
     "total_steps", "log_every", "keep_checkpoints", "tensorboard", "num_workers", "backend", "folder", "learn_in",
-    "worker_budget", "schedule", "update_timeout", "on_divergence", "on_failure", "step_timeout", "reset_timeout",
-    "start_timeout", "max_restarts", "restart_window",
-))  # fmt: skip
+    "worker_budget", "schedule", "update_timeout", "on_divergence",
+}  # fmt: skip
 """Settings that may change when a run is resumed, as the training does not depend on them. (A checkpoint is written
 where a run ends, and episodes begin anew there as at any other checkpoint.)"""
 
@@ -168,21 +166,32 @@ def go_on(
     Settings that do not influence the training may be changed by a file or overrides; the folder then contains the new
     values. A run that has made `total_steps` already is reported as done, and left as it is.
 
-    Args:
-        folder: The run's folder.
-        config: A settings file to use in place of the run's own.
-        overrides: Settings to replace, as `key=value`.
-        trust: Modules with environments that the run's own settings.yaml may name.
+    `config` is a settings file to use in place of the run's own, and `trust` has modules with environments that the
+    run's own settings.yaml may name.
 
     Raises:
         UntrustedName: The run's own settings.yaml names an environment of another module.
-        NothingLearnt: As `train` does, also for a run that was done before.
+        NothingLearnt: Every update of some agent was undone, also in a run that was done before.
     """
     if is_meta(settings_in(settings_of(folder), BadSettings)):
         if config is not None:
             raise BadSettings(f"{config} was given beside a meta-RL run. Change single settings of it, as key=value.")
         return _train_meta(lambda: Learner.resume(folder, trust=trust, **read_overrides(overrides)))
-    settings, stored = settings_to_go_on(folder, config, overrides, trust)
+    stored = load_settings(settings_of(folder))
+    computed = {name: getattr(stored, name) for name in ("checkpoint_every", "log_every")}  # not from new total_steps
+    settings = load_settings(config or settings_of(folder), overrides, computed)
+    named = settings.folder
+    if named not in (None, stored.folder) and Path(named).resolve() != Path(folder).resolve():
+        raise BadSettings(f"`folder: {named}` is not {folder}, where the run is. Move it there, or leave `folder` out.")
+    own, other = (completed(one, configs_by_name()).described() for one in (settings, stored))
+    if changed := sorted(name for name in own if own[name] != other[name] and name not in _MAY_CHANGE):
+        raise BadSettings(
+            f"The run in {folder} has other settings: {', '.join(f'`{name}`' for name in changed)}. Begin another "
+            f"run with them; a run that goes on may change {', '.join(f'`{name}`' for name in sorted(_MAY_CHANGE))}."
+        )
+    by_user = "env_kwargs" if settings.env in TUPLE_AGENTS else "env="  # these envs are named by their arguments
+    if config is None and not any(override.startswith(by_user) for override in overrides):
+        check_env(settings.env, settings.env_kwargs, settings_of(folder), trust)
     with _console() as console:
         newest = newest_checkpoint(folder)
         if newest is not None and (steps := int(newest.name)) >= settings.total_steps:
@@ -192,7 +201,7 @@ def go_on(
                 f"is left to do. To have it go on, give it more, as total_steps={2 * steps}.",
             )
             agents = load_checkpoint(newest_whole(Path(folder))).agents
-            _check_learnt({agent: state["counters"] for agent, state in agents.items()})
+            check_learnt({agent: state["counters"] for agent, state in agents.items()})
             return Path(folder)
         with build_learners(settings) as learners:
             run, checkpoint = Run.resume(folder, **_run_options(settings))
@@ -206,61 +215,15 @@ def go_on(
                 if run.chosen is not None and learners.update_mode == "auto":
                     # Another mode than at the checkpoint would give the same numbers up to rounding only.
                     if run.chosen not in MODES.keys() - {"auto"}:
-                        raise BadRun(
-                            f'{folder} says that "auto" has chosen {run.chosen!r}, which is not an update mode.'
-                        )
+                        raise BadRun(f'In {folder} "auto" has chosen {run.chosen!r}, which is not an update mode.')
                     limits = learners.workers, learners.update_timeout
                     learners.run_by(make=lambda parameters: AutoUpdates(parameters, *limits, choice=run.chosen))
-                described = completed(settings, configs_by_name()).described()
-                run.remember({**described, "folder": stored.described()["folder"]})
-                train(learners, settings, run, console)
+                run.remember({**own, "folder": other["folder"]})
+                _Training(learners, settings, run, console).run_to_end()
     return Path(folder)
 
 
-def settings_to_go_on(
-    folder: str | Path, config: str | Path | None, overrides: Sequence[str], trust: Sequence[str] = ()
-) -> tuple[TrainSettings, TrainSettings]:
-    """Return the new and the old settings of a resumed run. BadSettings if the new ones mean another run.
-
-    UntrustedName if only the run's own settings.yaml names the environment, which a file may not (see `trust.py`).
-    An environment that `config` or an override names was named by the user.
-    """
-    stored = load_settings(settings_of(folder))
-    computed = {name: getattr(stored, name) for name in ("checkpoint_every", "log_every")}  # not from new total_steps
-    settings = load_settings(config or settings_of(folder), overrides, computed)
-    named = settings.folder
-    if named not in (None, stored.folder) and Path(named).resolve() != Path(folder).resolve():
-        raise BadSettings(f"`folder: {named}` is not {folder}, where the run is. Move it there, or leave `folder` out.")
-    own, other = (completed(one, configs_by_name()).described() for one in (settings, stored))
-    changed = sorted(name for name in own if own[name] != other[name] and name not in _MAY_CHANGE)
-    if changed:
-        raise BadSettings(
-            f"The run in {folder} has other settings: {', '.join(f'`{name}`' for name in changed)}. Begin another "
-            f"run with them; a run that goes on may change {', '.join(f'`{name}`' for name in sorted(_MAY_CHANGE))}."
-        )
-    by_user = "env_kwargs" if settings.env in TUPLE_AGENTS else "env="  # these envs are named by their arguments
-    if config is None and not any(override.startswith(by_user) for override in overrides):
-        check_env(settings.env, settings.env_kwargs, settings_of(folder), trust)
-    return settings, stored
-
-
 # ---- training ---------------------------------------------------------------------------------------------------
-
-
-def train(learners: IndependentLearners, settings: TrainSettings, run: Run, console: Console | None = None) -> None:
-    """Train until `total_steps` have been made and learnt from, with metrics and checkpoints in the run's folder.
-
-    However the run ends, the console shows its results and the next commands (`outcomes.py`), and the folder keeps the
-    figures. An exception that ends the run early has a note that names the newest checkpoint and how to continue.
-
-    Raises:
-        EnvError, WorkerDied, StepTimeout: With `on_failure: raise`, or once an environment fails more often than
-            `max_restarts` allows.
-        NothingLearnt: At the end, when everything has been saved: every update of some agent was undone. If only some
-            updates were undone, a warning says how many.
-        CheckpointNotSaved: See `Run.save_if_possible`.
-    """
-    _Training(learners, settings, run, console or Console(stderr=True)).run_to_end()
 
 
 class _InterruptedSafely(KeyboardInterrupt):
@@ -279,6 +242,18 @@ class _Training:
         self.first_step, self.started = learners.steps, time.monotonic()
 
     def run_to_end(self) -> None:
+        """Train until `total_steps` have been made and learnt from.
+
+        However the run ends, the console shows its results and the next commands (`outcomes.py`), and the folder keeps
+        the figures. An exception that ends the run early has a note that says how to continue.
+
+        Raises:
+            EnvError, WorkerDied, StepTimeout: With `on_failure: raise`, or once an environment fails more often than
+                `max_restarts` allows.
+            NothingLearnt: At the end, when everything has been saved: every update of some agent was undone. If only
+                some updates were undone, a warning says how many.
+            CheckpointNotSaved: See `Run.save_if_possible`.
+        """
         learners, run, total = self.learners, self.run, self.settings.total_steps
         _say(self.console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
         try:
@@ -313,7 +288,7 @@ class _Training:
             )
         _say(self.console, text)
         self._show_outcome("budget")
-        _check_learnt({agent: one.counters for agent, one in learners.agents.items()})
+        check_learnt({agent: one.counters for agent, one in learners.agents.items()})
 
     def _train_to_checkpoint(self) -> None:
         """Begin episodes anew, train until a checkpoint is due, and save it.
@@ -409,16 +384,6 @@ class _Training:
         more = "" if learners.steps < settings.total_steps else f"total_steps={2 * settings.total_steps}"
         mission = as_text(settings.env, settings.env_kwargs)
         _say_results(self.console, outcome, commands_after(self.run, more, mission))
-
-
-def _check_learnt(counters: Mapping[Agent, Mapping[str, Any]]) -> None:
-    """Warn of updates that were undone since the run began, and raise NothingLearnt for agents without any other."""
-    undone = {agent: own["skipped"] for agent, own in counters.items() if own["skipped"]}
-    if nothing := {agent: number for agent, number in undone.items() if not counters[agent]["updates"]}:
-        raise NothingLearnt.of_counts(nothing)
-    if undone:
-        texts = [f"{agent} {number:,} of {number + counters[agent]['updates']:,}" for agent, number in undone.items()]
-        _log.warning("Updates that were not finite, and undone: %s.", ", ".join(texts))
 
 
 def _train_meta(make: Callable[[], Learner]) -> Path:

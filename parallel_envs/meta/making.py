@@ -177,6 +177,8 @@ def make_parallel_env(
     if isinstance(recipe, str | EnvSpec):  # workers do not know an id that only this process has registered
         spec = copy.deepcopy(recipe) if isinstance(recipe, EnvSpec) else find_spec(recipe)
         recipe = recipe if spec is None else portable(spec)
+    elif not is_env_file(env_id):
+        recipe = env_id  # a family keeps its name
     seeds = [None] * num_envs if seed is None else env_seeds(seed, num_envs)
     num_tasks = num_train_tasks, num_eval_tasks
     make = functools.partial(_make, oracle=oracle, caller=make_parallel_env, kwargs=kwargs, num_tasks=num_tasks)
@@ -304,9 +306,6 @@ def family_of(name: str, env_id: Any, source: Any, env_kwargs: Mapping[str, Any]
     draw_eval = None if sample_eval is None else drawing(sample_eval)
     everything = None if listed is None else tuple(listed(**keywords(listed)))
     return Family(name, env_id, drawing(sample), draw_eval, everything)
-
-
-# ---- training and evaluation ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ LINES = [
     ("parallel: {async_learning: fre}", r":\n  [^\n]* Did you mean 'free'\?$"),
     ("seed: true", "`seed: True`: .*a number is wanted, not a flag"),
     ("seed: 1\nseed: 2", "`seed` stands twice"),
-    ("turns: sequential", "`turns: 'sequential'`: .*all agents' actions at once, so"),
+    ("turns: sequential", "`turns: 'sequential'`: Input should be 'simultaneous'"),
     ("turns: parallel", "`turns: 'parallel'`: Input should be 'simultaneous'"),
     ("SEED: 3", r"`SEED` is unknown. Did you mean `seed`\?"),
     ("backend: SERIAL", r"`backend: 'SERIAL'`: .* Did you mean 'serial'\?"),

@@ -1,9 +1,9 @@
 """The agent of a meta-RL run: its architecture, its policy, and its network with generator, memory and counters.
 
-    Markov          sees one observation at a time
-    Memory          remembers all that it has seen, done and got on its task: recurrent, fed with the environment's
-                    observation, the previous action, the previous reward, and a flag for the start of an inner episode
-    Memory_Markov   has a policy that sees one observation, and learns with a value function that remembers
+A Markov agent sees one observation at a time. A Memory agent remembers all that it has seen, done and got on its task:
+it is recurrent, fed with the environment's observation, the previous action, the previous reward, and a flag for the
+start of an inner episode. A Memory-Markov agent has a policy that sees one observation, and learns with a value
+function that remembers.
 
 The algorithms are PPO, DQN and SAC, with a GRU or fast weights as memory (`memory.py`).
 """
@@ -50,9 +50,6 @@ from parallel_envs.threads import one_torch_thread
 
 AGENT = "meta"
 """Name of the only agent, in errors and files."""
-
-
-# ---- architectures ---------------------------------------------------------------------------------------------------
 
 
 class AGENT_ARCHS(enum.StrEnum):  # noqa: N801  # its first name, in the original guide
@@ -145,16 +142,13 @@ def make_algorithm(
     memory: MemoryConfig = GRU,
 ) -> Algorithm:
     """Return the algorithm for these spaces. Raises BadSettings for spaces that it cannot take."""
-    options = {} if arch is AGENT_ARCHS.Markov else {"memory": memory}
-    kind = _ALGORITHMS[type(config), arch]
     try:
-        made: Algorithm = kind(config, observation_space, action_space, agent=AGENT, **options)
+        made: Any = _ALGORITHMS[type(config), arch](config, observation_space, action_space, agent=AGENT)
     except TypeError as error:
         raise BadSettings(f"`policy.algorithm.name` does not suit the environment. {error}") from error
-    return made
-
-
-# ---- acting ----------------------------------------------------------------------------------------------------------
+    if arch is not AGENT_ARCHS.Markov:
+        made.memory = memory
+    return made  # type: ignore[no-any-return]  # `Any` for the memory, which only some have
 
 
 class MetaPolicy(BatchPolicy):
@@ -191,8 +185,6 @@ class MetaPolicy(BatchPolicy):
         noise = np.concatenate([self.head.noise(generator, 1) for generator in rows.generators])
         return self.head.choose(outputs.numpy(), mask, noise), state
 
-
-# ---- the agent -------------------------------------------------------------------------------------------------------
 
 _ROWS = 8
 """Number of rollouts that a replay buffer stores side by side."""
@@ -236,8 +228,6 @@ class MetaAgent:
                     own |= {"alpha": off.prioritized, "beta": off.prioritized_correction}
             self.memory = kind(observation_space, action_space, off.buffer_size, _ROWS, **own)
 
-    # ---- acting -----------------------------------------------------------------------------------------------------
-
     def policy(self, *, deterministic: bool = False) -> MetaPolicy:
         """Return a policy that acts as this agent does, also after it has learnt more."""
         self.algorithm.explore(self.parameters.module, self.counters["steps"])
@@ -252,8 +242,6 @@ class MetaAgent:
             self.to_batch.store(rollouts, self.memory)
             if isinstance(self.memory, RolloutBuffer):
                 self.memory.longest = max(self.memory.longest, *map(len, rollouts))
-
-    # ---- learning ---------------------------------------------------------------------------------------------------
 
     def update(self, num_updates: int = 1, rate: float = 1.0) -> dict[str, float]:
         """Make so many updates from a replay buffer, or one by PPO. Returns means of metrics.
@@ -283,8 +271,6 @@ class MetaAgent:
             self.memory.update_priorities(plan.arrays["indices"], report.taught)
         self.counters["updates"] += 1
         return report
-
-    # ---- checkpoints ------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Return the agent's state for `save_checkpoint`, without collected rollouts that are not learnt from yet."""

@@ -31,8 +31,6 @@ from parallel_envs.rollouts import Rollouts, Sequences
 from parallel_envs.rollouts.replay import Array, Indices, ReplayBuffer
 from parallel_envs.rollouts.trajectories import Trajectory
 
-# ---- networks --------------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryConfig:
@@ -273,9 +271,6 @@ def draw_rollouts(algorithm: Algorithm, memory: RolloutBuffer, generator: np.ran
     return Plan(arrays, np.arange(shape[0] * shape[1]).reshape(shape), weights)
 
 
-# ---- the policy of Memory-Markov agents ------------------------------------------------------------------------------
-
-
 class First(nn.Module):
     """Passes on the first numbers of each row: the current observation without the previous action and reward."""
 
@@ -292,9 +287,6 @@ def num_present(num_numbers: int, action_space: Space[Any]) -> int:
     return num_numbers - int(flatdim(action_space)) - 1
 
 
-# ---- PPO -------------------------------------------------------------------------------------------------------------
-
-
 class MemoryPPO(PPO):
     """PPO with a memory that policy and values share. Its sequences are rollouts, each from its beginning.
 
@@ -304,10 +296,7 @@ class MemoryPPO(PPO):
 
     name: ClassVar[str] = "ppo"
     remembers: ClassVar[bool] = False
-
-    def __init__(self, *given: Any, memory: MemoryConfig = GRU, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.memory = memory
+    memory = GRU
 
     def _recurrent(
         self, generator: torch.Generator, normaliser: Normaliser | None, scale: Scale | None, before: list[Any]
@@ -376,9 +365,6 @@ class MemoryMarkovPPO(MemoryPPO):
         return outputs, values, remembered[..., -2, :]
 
 
-# ---- DQN -------------------------------------------------------------------------------------------------------------
-
-
 class RecurrentQ(nn.Module):
     """Values of all actions; while acting, epsilon is appended."""
 
@@ -401,9 +387,7 @@ class RecurrentQ(nn.Module):
 class MemoryDQN(DQN):
     """DQN with a memory."""
 
-    def __init__(self, *given: Any, memory: MemoryConfig = GRU, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.memory = memory
+    memory = GRU
 
     def make_module(self, generator: torch.Generator) -> nn.Module:
         num_actions = self.head.num_outputs - 1
@@ -435,9 +419,6 @@ class MemoryDQN(DQN):
         return found
 
 
-# ---- SAC -------------------------------------------------------------------------------------------------------------
-
-
 class RecurrentCritic(nn.Module):
     """The value of an action, given everything before it."""
 
@@ -457,13 +438,10 @@ class RecurrentCritic(nn.Module):
 
 
 class MemorySAC(SAC):
-    """SAC with critics that remember. The policy remembers too, or sees `_num_seen` numbers of each observation."""
+    """SAC with critics that remember, and a policy that does so too."""
 
-    _num_seen: int | None = None
-
-    def __init__(self, *given: Any, memory: MemoryConfig = GRU, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.memory = memory
+    memory = GRU
+    policy_remembers = True
 
     def make_module(self, generator: torch.Generator) -> nn.Module:
         config, num_in = self.config, self.encoder.num_numbers
@@ -473,11 +451,12 @@ class MemorySAC(SAC):
             head = Critic(memory.num_remembered + self.head.size, config, generator)
             critics.append(RecurrentCritic(memory, head))
         actor: nn.Module
-        if self._num_seen is None:
+        if self.policy_remembers:
             actor = memory_network(self.memory, num_in, config, generator, self.head.num_outputs, last_gain=0.01)
         else:
-            layers = mlp(self._num_seen, config.hidden, self.head.num_outputs, generator, last_gain=0.01)
-            actor = nn.Sequential(First(self._num_seen), *layers)
+            num_seen = num_present(num_in, self.action_space)
+            layers = mlp(num_seen, config.hidden, self.head.num_outputs, generator, last_gain=0.01)
+            actor = nn.Sequential(First(num_seen), *layers)
         return SoftActorCritic(critics, actor, config.temperature)
 
     def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
@@ -504,6 +483,4 @@ class MemorySAC(SAC):
 class MemoryMarkovSAC(MemorySAC):
     """SAC with a policy that does not see the previous action and reward, which `MultiEpisodeWrapper` adds."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._num_seen = num_present(self.encoder.num_numbers, self.action_space)
+    policy_remembers = False

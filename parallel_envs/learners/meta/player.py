@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -97,8 +97,6 @@ class Adaptation:
         return {"total": self.total, "by_episode": curve, "rollouts": len(self.returns)}
 
 
-# ---- tasks and environments ------------------------------------------------------------------------------------------
-
 _DECIDED_ELSEWHERE = {
     *("add_previous_action", "add_previous_reward", "env_id", "episodes_per_task"),
     *("manager_options", "num_envs", "num_workers", "seed"),
@@ -111,15 +109,8 @@ class LearnerEnvs:
 
     `purpose` is "train" or "eval". Training and evaluation have separate environments.
 
-    Args:
-        seed: Source of everything random here.
-        env: The settings of the block `env`, named as in `EnvBlock`. None: the `init_env` of a subclass makes the
-            environments, and they name the tasks. Environments of `make_env` do so if they are made with
-            `num_train_tasks` and `num_eval_tasks`.
-        extras: Keywords for `MultiEpisodeWrapper` that say what to add to observations.
-
-    Raises:
-        BadSettings: A family is unknown or has too few tasks, or settings contradict each other.
+    `env` is the settings' block of this name; None: the `init_env` of a subclass makes the environments, and they name
+    the tasks. `extras` are keywords for `MultiEpisodeWrapper` that say what to add to observations.
     """
 
     def __init__(self, seed: SeedTree, env: Mapping[str, Any] | None, extras: Mapping[str, bool]) -> None:
@@ -181,9 +172,9 @@ class LearnerEnvs:
             self._many[purpose] = make_parallel_env(**self._making, **self._of_many, seed=seed)
         return self._many.get(purpose)
 
-    def use(self, purpose: str, envs: Any, *, many: bool) -> None:
-        """Use this environment, or these parallel ones, from now on, and close the previous."""
-        held: dict[str, Any] = self._many if many else self._singles
+    def use(self, kind: str, purpose: str, envs: Any) -> None:
+        """Use this environment ("single") or these parallel ones ("many") from now on, and close the previous."""
+        held: dict[str, Any] = self._many if kind == "many" else self._singles
         old, held[purpose] = held.get(purpose), envs
         if old is not None and old is not envs:
             old.close()
@@ -220,7 +211,19 @@ class LearnerEnvs:
         self._singles.clear()
 
 
-# ---- the player ------------------------------------------------------------------------------------------------------
+def _envs_of(kind: Literal["single", "many"], purpose: str) -> Any:
+    """Return a property for environments of a player, which may be set."""
+
+    def get(player: Player) -> Any:
+        return getattr(player._envs, kind)(purpose)
+
+    def use(player: Player, envs: Any) -> None:
+        if player._env_factory is None:  # the `init_env` of a subclass has made them
+            player._env_factory = LearnerEnvs(player._tree, None, {})
+            player.max_rollouts_per_task = player.settings.env.max_rollouts_per_task
+        player._env_factory.use(kind, purpose, envs)
+
+    return property(get, use)
 
 
 class Player(ClosedAtExit):
@@ -236,6 +239,8 @@ class Player(ClosedAtExit):
         self._guard = CallGuard(type(self).__name__)
         self.settings = load_settings(config, overrides)
         self.seed = self.settings.seed
+        self.num_init_rollouts_pool = self.settings.train.num_init_rollouts_pool
+        self.num_rollouts_per_iter = self.settings.train.num_rollouts_per_iter
         self.agent_arch = AGENT_ARCHS(self.settings.policy.arch)
         self._config = read_algorithm(self.settings.policy.algorithm, self.agent_arch)
         self._memory = read_memory(self.settings.policy.memory.model_dump(), self.agent_arch)
@@ -252,8 +257,6 @@ class Player(ClosedAtExit):
         except BaseException:
             self.close()
             raise
-
-    # ---- environments -----------------------------------------------------------------------------------------------
 
     def _init_env_arguments(self) -> dict[str, Any]:
         """Return the arguments for `init_env`: all that it names, those with other values than by default, `env_type`.
@@ -326,52 +329,15 @@ class Player(ClosedAtExit):
             )
         return self._env_factory
 
-    def _use(self, purpose: str, envs: Any, *, many: bool) -> None:
-        """Take over environments that a subclass has made."""
-        if self._env_factory is None:
-            self._env_factory = LearnerEnvs(self._tree, None, {})
-            self.max_rollouts_per_task = self.settings.env.max_rollouts_per_task
-        self._env_factory.use(purpose, envs, many=many)
-
-    @property
-    def train_env_parallel(self) -> ParallelEnvManager | None:
-        """Environments for parallel rollouts. None: rollouts are collected one after another in `train_env`.
-
-        This and the other environments may be set. The learner closes the environments that are set, and those that
-        they replace.
-        """
-        return self._envs.many("train")
-
-    @train_env_parallel.setter
-    def train_env_parallel(self, envs: ParallelEnvManager | None) -> None:
-        self._use("train", envs, many=True)
-
-    @property
-    def eval_env_parallel(self) -> ParallelEnvManager | None:
-        """Separate environments for evaluation, if there are several for training; made on first use."""
-        return self._envs.many("eval")
-
-    @eval_env_parallel.setter
-    def eval_env_parallel(self, envs: ParallelEnvManager | None) -> None:
-        self._use("eval", envs, many=True)
-
-    @property
-    def train_env(self) -> Env[Any, Any]:
-        """Environment for training, made on first use."""
-        return self._envs.single("train")
-
-    @train_env.setter
-    def train_env(self, env: Env[Any, Any]) -> None:
-        self._use("train", env, many=False)
-
-    @property
-    def eval_env(self) -> Env[Any, Any]:
-        """Environment for evaluation, which is never trained in; made on first use."""
-        return self._envs.single("eval")
-
-    @eval_env.setter
-    def eval_env(self, env: Env[Any, Any]) -> None:
-        self._use("eval", env, many=False)
+    # These environments may be set. The learner closes the environments that are set, and those that they replace.
+    train_env_parallel: ParallelEnvManager | None = _envs_of("many", "train")
+    """Environments for parallel rollouts. None: rollouts are collected one after another in `train_env`."""
+    eval_env_parallel: ParallelEnvManager | None = _envs_of("many", "eval")
+    """Separate environments for evaluation, if there are several for training; made on first use."""
+    train_env: Env[Any, Any] = _envs_of("single", "train")
+    """Environment for training, made on first use."""
+    eval_env: Env[Any, Any] = _envs_of("single", "eval")
+    """Environment for evaluation, which is never trained in; made on first use."""
 
     @property
     def train_tasks(self) -> list[Any] | None:
@@ -393,8 +359,6 @@ class Player(ClosedAtExit):
     def num_env_steps(self) -> int:
         """Return the number of environment steps in training so far."""
         return self._n_env_steps_total
-
-    # ---- the agent --------------------------------------------------------------------------------------------------
 
     @one_thread
     def init_agent(self) -> None:
@@ -424,8 +388,6 @@ class Player(ClosedAtExit):
             except (BadCheckpoint, FileNotFoundError) as error:
                 raise BadSettings(f"`policy.begin_with: {policy.begin_with}` cannot be taken. {error}") from error
             self.agent.parameters.load(dict(stored["arrays"]))
-
-    # ---- collecting -------------------------------------------------------------------------------------------------
 
     @one_thread
     def collect_rollouts(self, num_rollouts: int, random_actions: bool = False) -> int:
@@ -458,8 +420,6 @@ class Player(ClosedAtExit):
             self._n_env_steps_total += self.last_rollouts.num_steps
             self.seconds["collect"] += time.perf_counter() - began
         return self.last_rollouts.num_steps
-
-    # ---- evaluation -------------------------------------------------------------------------------------------------
 
     @one_thread
     def evaluate(self, num_rollouts_per_task: int | None = None, deterministic: bool | None = None) -> Adaptation:

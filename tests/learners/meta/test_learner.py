@@ -147,7 +147,7 @@ def test_updates_that_were_undone_are_told_and_fail_a_run_that_has_no_other(
         assert learner.num_iters_done == 0
     with Learner(settings("Poisoned", env__env_kwargs={"num_steps": 5}, train__num_iters=3)) as learner:
         learner.train(tmp_path / "some")
-    assert "Updates that were not finite, and undone: 1 of 3." in caplog.text
+    assert "Updates that were not finite, and undone: meta 1 of 3." in caplog.text
     (own,) = read_metrics(tmp_path / "some")[-1]["agents"].values()
     assert own["skipped"] == 1
 
