@@ -27,22 +27,10 @@ from pathlib import Path
 from typing import IO, Any
 
 __all__ = [
-    "discard",
-    "is_file",
-    "new_folder",
-    "open_to_append",
-    "place_of",
-    "private_folder",
-    "remove",
-    "short_name",
-    "sweep",
-    "sync_folder",
-    "write_down",
-    "write_whole",
-]
+    "discard", "is_file", "new_folder", "open_to_append", "place_of", "private_folder", "short_name", "sweep",
+    "write_down", "write_whole",
+]  # fmt: skip
 
-_HERE = -100  # AT_FDCWD: relative paths begin at the working folder
-_EXCHANGE = 2  # RENAME_EXCHANGE
 _PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # some systems lack one of them
 _ENDINGS = (".new", ".old")
 """How names of drafts end. `sweep` also removes those of earlier versions: `.NAME[.PID].new` and `.NAME.old`."""
@@ -58,7 +46,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    _sync_folder(path.parent)
 
 
 def write_down(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
@@ -125,17 +113,35 @@ def new_folder(target: Path) -> Iterator[Path]:
         draft = private / "new"
         draft.mkdir()
         yield draft
-        _put_in_place(draft, target, aside=private / "old")  # the old folder is removed with the private one
+        for folder, _, _ in os.walk(draft):
+            _sync_folder(Path(folder))
+        if not target.exists():
+            draft.rename(target)
+        elif not _exchanged(draft, target):
+            target.rename(private / "old")  # in two steps: between them, no folder has the target's name
+            try:
+                draft.rename(target)
+            except BaseException:
+                (private / "old").rename(target)
+                raise
+        _sync_folder(target.parent)  # the old folder is removed with the private one
+
+
+def _exchanged(draft: Path, target: Path) -> bool:
+    """Swap the two names in one step and return True. Return False where the system cannot do that."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename is not None and rename(here, os.fsencode(draft), here, os.fsencode(target), exchange) == 0
 
 
 @contextlib.contextmanager
 def private_folder(beside: Path) -> Iterator[Path]:
     """Yield a new folder next to `beside`, under a random name, for this user only. It is removed at the end."""
-    folder = tempfile.mkdtemp(prefix=f".{short_name(beside.name, 100)}.", suffix=".new", dir=beside.parent)
+    folder = Path(tempfile.mkdtemp(prefix=f".{short_name(beside.name, 100)}.", suffix=".new", dir=beside.parent))
     try:
-        yield Path(folder)
+        yield folder
     finally:
-        remove(Path(folder))
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def discard(folder: Path) -> None:
@@ -150,19 +156,14 @@ def sweep(folder: Path, of: str | None = None) -> None:
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         middle = path.name.removeprefix(prefix).rpartition(".")[0]
         if path.name.startswith(prefix) and path.name.endswith(_ENDINGS) and (of is None or "." not in middle):
-            with contextlib.suppress(OSError):  # the draft may belong to another user
-                remove(path)
+            if path.is_symlink() or path.is_file():  # what a link leads to stays
+                with contextlib.suppress(OSError):  # the draft may belong to another user
+                    path.unlink()
+            else:
+                shutil.rmtree(path, ignore_errors=True)
 
 
-def remove(folder: Path) -> None:
-    """Remove a file, a folder or a link. What a link leads to stays."""
-    if folder.is_symlink() or folder.is_file():
-        folder.unlink()
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def sync_folder(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Sync to disk which names a folder contains."""
     if sys.platform == "win32":
         return  # Windows cannot open folders
@@ -171,26 +172,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _put_in_place(draft: Path, target: Path, aside: Path) -> None:
-    for folder, _, _ in os.walk(draft):
-        sync_folder(Path(folder))
-    if not target.exists():
-        draft.rename(target)
-    elif not _exchanged(draft, target):
-        target.rename(aside)  # in two steps: between them, no folder has the target's name
-        try:
-            draft.rename(target)
-        except BaseException:
-            aside.rename(target)
-            raise
-    sync_folder(target.parent)
-
-
-def _exchanged(draft: Path, target: Path) -> bool:
-    """Swap the two names in one step and return True. Return False where the system cannot do that."""
-    if sys.platform != "linux":
-        return False
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)
-    return rename is not None and rename(_HERE, os.fsencode(draft), _HERE, os.fsencode(target), _EXCHANGE) == 0

@@ -9,17 +9,15 @@ code. So a name in such a file is imported or called only if it leads to
 - a module that the user trusts: `--trust MODULE` on the command line, `trust=[...]` in Python; an environment in a
   single file (`/path/file.py:Class`) if the user trusts that file, by its path: `--trust /path/file.py`.
 
-Anything else raises `UntrustedName`. Names that the user gives are not checked: on the command line, in code, or in a
-file that the user gives as settings or missions. Not everything in this package is allowed, because some of its
-functions remove folders, or import and call what their arguments name (`load_policy`).
-
-Callers: `policies/specs.py` for `policy.json`; `learners/train.py` and `learners/meta/learner.py` for the
-`settings.yaml` of a resumed run; `cli/evaluate.py` for missions and policies that only a results file names. New code
-that makes an object from a name in a file must call `check_policy` or `check_env`, too.
+Anything else raises `UntrustedName`. Names that the user gives (on the command line, in code, in settings or missions)
+are not checked. Not everything in this package is allowed, because some of its functions remove folders, or import and
+call what their arguments name (`load_policy`). New code that makes an object from a name in a file must call
+`check_policy` or `check_env`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import re
@@ -34,41 +32,26 @@ from parallel_envs.errors import UntrustedName
 
 __all__ = ["OUR_ENVS", "OUR_POLICIES", "TUPLE_AGENTS", "check_env", "check_policy", "trusted_modules"]
 
-OUR_POLICIES = frozenset(
-    {
-        "parallel_envs.learners.trained:SamplingAgent",
-        "parallel_envs.learners.trained:TrainedAgent",
-        "parallel_envs.policies:NoopAgent",
-        "parallel_envs.policies:RandomAgent",
-        "parallel_envs.policies.ready:NoopAgent",
-        "parallel_envs.policies.ready:RandomAgent",
-    }
-)
+OUR_POLICIES = frozenset((
+    "parallel_envs.learners.trained:SamplingAgent", "parallel_envs.learners.trained:TrainedAgent",
+    "parallel_envs.policies:NoopAgent", "parallel_envs.policies:RandomAgent",
+    "parallel_envs.policies.ready:NoopAgent", "parallel_envs.policies.ready:RandomAgent",
+))  # fmt: skip
 """Policies of this package that run no code from outside, whatever their arguments are."""
 
-TUPLE_AGENTS = frozenset(
-    {
-        "parallel_envs:tuple_agents",
-        "parallel_envs.multiagent:tuple_agents",
-        "parallel_envs.multiagent.agents_in_tuples:tuple_agents",
-        "parallel_envs.testing.tuple_agents:tuple_agents",  # deprecated, and in the settings of earlier runs
-    }
-)
+TUPLE_AGENTS = frozenset((
+    "parallel_envs:tuple_agents", "parallel_envs.multiagent:tuple_agents",
+    "parallel_envs.multiagent.agents_in_tuples:tuple_agents",
+    "parallel_envs.testing.tuple_agents:tuple_agents",  # deprecated, and in the settings of earlier runs
+))  # fmt: skip
 """`tuple_agents` makes the Gymnasium id in its argument `env`, so that id is checked, too."""
-OUR_ENVS = frozenset(
-    {
-        "parallel_envs.testing.ant_direction:AntDirection",
-        "parallel_envs.testing.families:BanditEnv",
-        "parallel_envs.testing.families:GridNaviEnv",
-        "parallel_envs.testing.families:PointRobotEnv",
-        "parallel_envs.testing.families:TabularMDPEnv",
-        "parallel_envs.testing.matrix_games:MatrixGame",
-        "parallel_envs.testing.matrix_games:climbing",
-        "parallel_envs.testing.matrix_games:penalty",
-        "parallel_envs.testing.scripted:ScriptedEnv",
-        *TUPLE_AGENTS,
-    }
-)
+OUR_ENVS = TUPLE_AGENTS | {
+    "parallel_envs.testing.ant_direction:AntDirection", "parallel_envs.testing.scripted:ScriptedEnv",
+    "parallel_envs.testing.families:BanditEnv", "parallel_envs.testing.families:GridNaviEnv",
+    "parallel_envs.testing.families:PointRobotEnv", "parallel_envs.testing.families:TabularMDPEnv",
+    "parallel_envs.testing.matrix_games:MatrixGame", "parallel_envs.testing.matrix_games:climbing",
+    "parallel_envs.testing.matrix_games:penalty",
+}  # fmt: skip
 """The same for environments."""
 
 _FAMILIES = frozenset({"ale_py", "gymnasium", "gymnasium_robotics", "lbforaging", "metaworld", "minigrid", "mpe2"})
@@ -86,18 +69,11 @@ def trusted_modules(trust: Any) -> tuple[str, ...]:
         str(Path(one).resolve()) if isinstance(one, str | Path) and str(one).endswith(".py") else one for one in trust
     )
     for module in modules:
-        if isinstance(module, str) and module.endswith(".py"):
-            continue
-        if is_env_file(module):
-            file = module.rpartition(":")[0]
+        if not isinstance(module, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*|.*\.py", module, re.DOTALL):
+            whole = f" Files are trusted as a whole: {module.rpartition(':')[0]!r}." if is_env_file(module) else ""
             raise ValueError(
-                f"The trusted module {module!r} is not a module's name. Files are trusted as a whole: give the file "
-                f"without its class, {file!r}."
-            )
-        if not isinstance(module, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module):
-            raise ValueError(
-                f"The trusted module {module!r} is not a module's name. Give one such as 'my_agents', or "
-                "the path of a file that ends in .py."
+                f"The trusted module {module!r} is not a module's name. Give one such as 'my_agents', or the path of a "
+                f"file that ends in .py.{whole}"
             )
     return modules
 
@@ -151,12 +127,14 @@ def _check_id(name: str, file: str | Path, trust: tuple[str, ...]) -> None:
     import gymnasium
 
     module, colon, env_id = name.rpartition(":")
-    if not colon:
-        # A name with dots is imported as a module. A name without dots is imported if a module has this name.
-        is_module = "." in name.partition("/")[0] or _is_module(name)
-        module = "" if name in gymnasium.registry or not is_module else name
-        # A PettingZoo id may mean a module of the package in whose namespace it lies.
-        module = module or (name not in gymnasium.registry and zoo_package(name)) or ""
+    if not colon and name not in gymnasium.registry:
+        # A name with dots is imported as a module. A name without dots is imported if a module has this name. A
+        # PettingZoo id may mean a module of the package in whose namespace it lies.
+        is_module = "." in name.partition("/")[0]
+        if not is_module:
+            with contextlib.suppress(ImportError, ValueError):
+                is_module = importlib.util.find_spec(name) is not None  # imports nothing
+        module = name if is_module else zoo_package(name) or ""
     if env_id.partition("-v")[0] in _CALLS_OTHERS:
         raise _untrusted(name, "environment", "gymnasium.envs.registration", file)
     if module and not _is_within(module, trust) and not _is_of_family(module):
@@ -175,14 +153,6 @@ def _is_of_family(module: str) -> bool:
         return False  # a folder without __init__.py is no family of environments
     here = Path.cwd()
     return Path(found.origin).parent.resolve() not in (here, here / package)
-
-
-def _is_module(name: str) -> bool:
-    """Return True if there is a module of this name, which has no dots. Imports nothing."""
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def _is_within(module: str, packages: Iterable[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Settings files in YAML.
+"""Settings files in YAML, and the texts about mistakes in them.
 
 A settings file holds the values of JSON: text, numbers, true, false, null, lists, and blocks with names. A date
 (`2024-01-01`) is therefore text, as it is after the settings were written and read again. Tags such as `!!binary` or
@@ -13,12 +13,13 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from parallel_envs.spelling import nearest
+from parallel_envs.spelling import ABSENT, advice, hint, meanings_elsewhere, nearest, told
 
-__all__ = ["DEEPEST", "MOST_VALUES", "BadSettings", "content_of", "settings_in", "value_of"]
+__all__ = ["DEEPEST", "MOST_VALUES", "BadSettings", "content_of", "explain", "right_setting", "settings_in", "value_of"]
 
 
 class BadSettings(ValueError):
@@ -37,7 +38,11 @@ def content_of(path: str | Path, mistake: type[Exception]) -> Any:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise mistake(f"{path} cannot be read: {error.strerror or error}.{_meant(Path(path))}") from error
+        folder, meant = Path(path).parent, ""
+        if isinstance(error, FileNotFoundError) and folder.is_dir():
+            close = nearest(Path(path).name, [one.name for one in folder.iterdir() if one.suffix in (".yaml", ".yml")])
+            meant = "" if close is None else f" Did you mean {str(folder / close)!r}?"
+        raise mistake(f"{path} cannot be read: {error.strerror or error}.{meant}") from error
     except ValueError as error:  # the file is not UTF-8, or the path has a character that paths cannot have
         raise mistake(f"{path} cannot be read: {error}") from error
     return value_of(text, str(path), mistake)
@@ -58,17 +63,6 @@ def value_of(text: str, what: str, mistake: type[Exception]) -> Any:
     except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
         # PyYAML raises Python's own errors for numbers that it cannot read: `0b_`, 5,000 digits.
         raise mistake(f"{what} is not YAML: {error}") from error
-
-
-def _meant(path: Path) -> str:
-    """Return a sentence that names the YAML file in the same folder with the nearest name."""
-    try:
-        if path.exists() or not path.parent.is_dir():
-            return ""
-    except OSError:  # a name that no file can have
-        return ""
-    close = nearest(path.name, [other.name for other in path.parent.iterdir() if other.suffix in (".yaml", ".yml")])
-    return "" if close is None else f" Did you mean {str(path.parent / close)!r}?"
 
 
 @functools.cache
@@ -136,3 +130,47 @@ def settings_in(path: str | Path, mistake: type[Exception]) -> dict[str, Any]:
     if odd := [name for name in content if not isinstance(name, str)]:
         raise mistake(f"{path} has a setting called {odd[0]!r}, which is not a word. Write it in quotes if it is one.")
     return content
+
+
+# ---- mistakes -------------------------------------------------------------------------------------------------------
+
+
+def explain(mistake: Mapping[str, Any], right: Callable[[str], str], where: str = "") -> str:
+    """Return a mistake that pydantic found in the block `where` as a sentence or two.
+
+    `right` returns advice for the path of an unknown setting: see `right_setting`.
+    """
+    text, value, kind = mistake["msg"].removeprefix("Value error, "), mistake["input"], mistake["type"]
+    name = ".".join([*([where] if where else []), *map(str, mistake["loc"])])
+    if not mistake["loc"]:  # a text of the block itself, in sentences
+        return f"`{where}`: {text}"
+    if kind == "extra_forbidden":
+        return f"`{name}` is unknown. {right(name)}"
+    if kind == "missing":
+        return f"`{name}` is missing."
+    meant = ""
+    if kind == "literal_error":
+        meant = hint(value, re.findall(r"'(\w+)'", mistake["ctx"]["expected"]))
+    elif kind == "tuple_type":
+        meant = " Give a list, such as [64, 256]."
+    elif kind == "dict_type" and isinstance(value, str):
+        meant = f" Did you mean `{name}.name={value}`?"
+    return f"`{name}: {value!r}`: {text}.{meant}"
+
+
+def right_setting(word: str, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
+    """Return advice for an unknown setting: our name for a foreign one, its right place, or the nearest known name.
+
+    `known` are the settings of its block. `elsewhere` has other settings, and a text that names the place of each.
+    """
+    if standard := told(word, known):
+        return standard
+    if word in elsewhere:
+        return f"It is {elsewhere[word]}."
+    if places := {elsewhere[one.ours]: one.note for one in meanings_elsewhere(word, known) if one.ours in elsewhere}:
+        return " ".join([f"It is {' or '.join(places)}.", *filter(None, dict.fromkeys(places.values()))])
+    if reason := ABSENT.get(word.lower()):
+        return f"{reason}: leave it out."
+    close = nearest(word, [*known, *elsewhere])
+    is_elsewhere = close is not None and close not in known
+    return f"Did you mean {elsewhere[str(close)]}?" if is_elsewhere else advice(word, known)

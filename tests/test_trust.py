@@ -186,7 +186,7 @@ def test_what_is_no_module_is_told_in_a_line(words: tuple[str, ...], word: str) 
     assert done.exit_code == 2, done.output
     (line,) = done.stderr.splitlines()
     assert f"The trusted module {word!r} is not a module's name." in line
-    assert ("give the file without its class, '../my env/corridor.py'." in line) == (".py:" in word)
+    assert ("Files are trusted as a whole: '../my env/corridor.py'." in line) == (".py:" in word)
 
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [

@@ -22,6 +22,7 @@ import json
 import urllib.parse
 import zlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,11 +76,9 @@ def save_checkpoint(folder: str | Path, agents: Mapping[Agent, State], about: Ma
     If the process dies at any moment, `folder` is the old checkpoint or the new one, complete. A folder that is no
     checkpoint is not written over: FileExistsError.
     """
-    target = place_of(folder)
-    _check_free(target, _ALL)
     names = folder_names(agents)
     entries = [{"agent": as_json(agent), "folder": name} for agent, name in names.items()]
-    with new_folder(target) as draft:
+    with _in_place_of(place_of(folder), _ALL) as draft:
         for agent, state in agents.items():
             _write_agent(draft / names[agent], agent, state)
         _write_json(draft / _ALL, {"agents": entries, "about": dict(about or {})})
@@ -88,7 +87,7 @@ def save_checkpoint(folder: str | Path, agents: Mapping[Agent, State], about: Ma
 def load_checkpoint(folder: str | Path) -> Checkpoint:
     """Read what `save_checkpoint` wrote. Raises BadCheckpoint, FileNotFoundError."""
     paths = _agent_paths(folder)
-    return Checkpoint({agent: _read_own(path, agent) for agent, path in paths.items()}, about(folder))
+    return Checkpoint({agent: _read_agent(path, agent) for agent, path in paths.items()}, about(folder))
 
 
 def is_checkpoint(folder: str | Path) -> bool:
@@ -121,8 +120,7 @@ def save_agent(folder: str | Path, agent: Agent, state: State) -> None:
             f"{target} is within a checkpoint, which is to stay whole. Choose another folder, or put the agent in the "
             "place of one of the checkpoint's with replace_agent."
         )
-    _check_free(target, _ONE)
-    with new_folder(target) as draft:
+    with _in_place_of(target, _ONE) as draft:
         _write_agent(draft, agent, state)
 
 
@@ -133,7 +131,7 @@ def load_agent(folder: str | Path, agent: Agent | None = None, *, with_memory: b
     """
     folder = Path(folder)
     if not is_checkpoint(folder):
-        return _read_agent(folder, agent, with_memory=with_memory)[0]
+        return _read_agent(folder, agent, is_own=False, with_memory=with_memory)
     paths = _agent_paths(folder)
     if agent is None and len(paths) == 1:
         (agent,) = paths
@@ -141,7 +139,7 @@ def load_agent(folder: str | Path, agent: Agent | None = None, *, with_memory: b
         raise BadCheckpoint(f"{folder} holds several agents. Name one: {', '.join(map(repr, paths))}.")
     if agent not in paths:
         raise BadCheckpoint(f"{folder} holds no agent {agent!r}. It holds {', '.join(map(repr, paths))}.")
-    return _read_own(paths[agent], agent, with_memory=with_memory)
+    return _read_agent(paths[agent], agent, with_memory=with_memory)
 
 
 def replace_agent(checkpoint: str | Path, agent: Agent, state: State) -> None:
@@ -164,10 +162,7 @@ def frozen(state: State, *, is_frozen: bool = True) -> State:
     return {**state, "counters": {**state["counters"], "frozen": is_frozen}}
 
 
-# ---- folders of agents --------------------------------------------------------------------------------------------
-
-_LONGEST_NAME = 200
-_NAMELESS = "%"  # for the agent with the empty name: a quoted character has digits behind this sign
+# ---- folders and files of agents ----------------------------------------------------------------------------------
 
 
 def folder_names(agents: Iterable[Agent]) -> dict[Agent, str]:
@@ -181,7 +176,7 @@ def folder_names(agents: Iterable[Agent]) -> dict[Agent, str]:
             quoted = urllib.parse.quote(str(agent), safe="")
         except UnicodeEncodeError as error:
             raise TypeError(f"Agent {agent!r} cannot be named in a file: half a character has no UTF-8.") from error
-        name = quoted.replace(".", "%2E")[:_LONGEST_NAME] or _NAMELESS
+        name = quoted.replace(".", "%2E")[:200] or "%"  # the empty name: a quoted character has digits behind this sign
         numbered = (f"{name}-{number}" for number in itertools.count(position))
         names[agent] = next(one for one in itertools.chain([name], numbered) if one.casefold() not in taken)
         taken.add(names[agent].casefold())  # to some file systems, A and a are one name
@@ -196,19 +191,14 @@ def folders_in(entries: Any) -> dict[Agent, str]:
         if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:  # only beside the table
             raise ValueError(f"{name!r} is not a folder's name")
         folders[entry["agent"]] = name
-    if len(folders) < len(entries):
-        raise ValueError("an agent is named twice")
-    if len(set(folders.values())) < len(folders):
-        raise ValueError("two agents are in one folder, so that of one of them nothing is left")
+    if not len(entries) == len(folders) == len(set(folders.values())):
+        raise ValueError("an agent or a folder is named twice")
     return folders
 
 
 def as_json(agent: Agent) -> Any:
     """Return an agent's name for JSON. A NumPy integer becomes the equal int."""
     return int(agent) if isinstance(agent, np.integer) else agent
-
-
-# ---- files --------------------------------------------------------------------------------------------------------
 
 
 def _write_agent(folder: Path, agent: Agent, state: State) -> None:
@@ -245,22 +235,12 @@ def _agent_paths(folder: str | Path) -> dict[Agent, Path]:
         raise BadCheckpoint(f"{path} does not say which agents there are, and where: {error}.") from error
 
 
-def _read_own(folder: Path, agent: Agent, *, with_memory: bool = True) -> State:
-    """Read an agent's folder in a checkpoint. Refuse the folder of another agent that was put there by hand."""
-    state, named = _read_agent(folder, agent, with_memory=with_memory)
-    if named != as_json(agent):
-        raise BadCheckpoint(
-            f"agent {agent!r} cannot be read from {folder}, which holds agent {named!r}. To put one agent in another's "
-            "place, use replace_agent."
-        )
-    return state
-
-
-def _read_agent(folder: Path, agent: Agent | None, *, with_memory: bool = True) -> tuple[State, Any]:
-    """Return the state in a folder and the name in it. `agent`: the requested agent, for errors."""
+def _read_agent(folder: Path, agent: Agent | None, *, is_own: bool = True, with_memory: bool = True) -> State:
+    """Return the state in a folder. With `is_own`, refuse another agent's folder that was put there by hand."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
+    whose = f"agent {agent!r}" if agent is not None else "the agent"
     try:
         content = _read_json(folder / _ONE)
         state: State = {name: content[name] for name in _IN_JSON}
@@ -270,17 +250,18 @@ def _read_agent(folder: Path, agent: Agent | None, *, with_memory: bool = True) 
         data = path.read_bytes()
         if zlib.crc32(data) != content["checksum"]:
             raise BadCheckpoint(f"{path} is truncated, damaged, or not the file that was written with {_ONE}.")
-        try:
-            state["arrays"] = dict(load(data))
-        except SafetensorError as error:
-            raise BadCheckpoint(f"{path} is not a safetensors file: {error}") from error
+        state["arrays"] = dict(load(data))
         if content["has_memory"] and with_memory:
             counters, arrays = read_archive(folder / _MEMORY)
             state["memory"] = {"counters": counters, "arrays": arrays}
-    except (KeyError, ValueError, TypeError, OSError) as error:
-        whose = f"agent {agent!r}" if agent is not None else "the agent"
+    except (KeyError, ValueError, TypeError, OSError, SafetensorError) as error:
         raise BadCheckpoint(f"{whose} cannot be read from {folder}. {error}") from error
-    return state, content.get("agent")
+    if is_own and content.get("agent") != as_json(agent):
+        raise BadCheckpoint(
+            f"{whose} cannot be read from {folder}, which holds agent {content.get('agent')!r}. To put one agent in "
+            "another's place, use replace_agent."
+        )
+    return state
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
@@ -319,11 +300,13 @@ def _checksum_of(content: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode())
 
 
-def _check_free(target: Path, sign: str) -> None:
+def _in_place_of(target: Path, sign: str) -> AbstractContextManager[Path]:
+    """Return a new folder that replaces `target`, which must be empty, or contain a file called `sign`."""
     if target.exists() and not (target / sign).is_file() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(
             f"{target} exists and is not a checkpoint: it is not written over. Choose another folder."
         )
+    return new_folder(target)
 
 
 # ---- compatibility of a state with an agent -----------------------------------------------------------------------
@@ -387,7 +370,9 @@ def misfits(state: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
             given = stored.get(name)
             if name == "parameters" and isinstance(given, list):  # only the first: most behind it differ as well
                 pairs = itertools.zip_longest(given, value)
-                texts = [f"{_parameter(one)} stored, {_parameter(other)} here" for one, other in pairs if one != other]
+                texts = [
+                    f"{one or 'nothing'} stored, {other or 'nothing'} here" for one, other in pairs if one != other
+                ]
                 odd += [f"parameters: {text}" for text in texts[:1]]
             elif given != value:
                 odd.append(f"{name}: {given} stored, {value} here")
@@ -398,10 +383,6 @@ def misfits(state: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
         if described(given, name) != described(arrays, name):
             odd.append(f"{name}: {described(given, name)} stored, {described(arrays, name)} here")
     return odd
-
-
-def _parameter(entry: Any) -> str:
-    return "nothing" if entry is None else " ".join(map(str, entry)) if isinstance(entry, list) else repr(entry)
 
 
 def described(arrays: Mapping[str, Any], name: str, first_axis: int = 0) -> str:
@@ -429,7 +410,19 @@ def _damages(state: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
         given = counters.get(name)
         if type(given) is not type(mine) or (isinstance(given, int) and not 0 <= given <= _MOST):
             yield f"counters: {name} is {given!r}"
-    yield from _generator_damages(state["generator"], own["generator"])
+    # The state of a generator, or those of several by name.
+    stored, mine = (
+        {"": one} if "bit_generator" in own["generator"] else one for one in (state["generator"], own["generator"])
+    )
+    if not isinstance(stored, Mapping):
+        yield f"generator: {stored!r} stored"
+        stored = mine
+    kind = next(iter(mine.values()))["bit_generator"]
+    for name in sorted({*mine, *stored} - {name for name in _OPTIONAL if stored.get(name) is None}, key=str):
+        try:
+            getattr(np.random, kind)().state = stored.get(name)
+        except (TypeError, ValueError, KeyError, OverflowError):
+            yield f"generator: {name} is no state of {kind}"
     if memory is None or own.get("memory") is None:  # a state without one is fine, and an agent without one ignores it
         return
     mine, kinds = own["memory"], ("counters", "arrays")
@@ -443,26 +436,3 @@ def _damages(state: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
         given, here = (described(part["arrays"], name, first_axis=1) for part in (memory, mine))
         if given != here and not (name in _OPTIONAL and given == "nothing"):
             yield f"memory: {name}: {given} stored, {here} here"
-
-
-def _generator_damages(stored: Any, own: Mapping[str, Any]) -> Iterator[str]:
-    """Check the state of a generator, or those of several by name."""
-    if "bit_generator" in own:
-        if not _can_be_set(stored, own["bit_generator"]):
-            yield f"generator: no state of {own['bit_generator']}"
-        return
-    if not isinstance(stored, Mapping):
-        yield f"generator: {stored!r} stored"
-        return
-    kind = next(iter(own.values()))["bit_generator"]
-    for name in sorted({*own, *stored} - {name for name in _OPTIONAL if stored.get(name) is None}, key=str):
-        if not _can_be_set(stored.get(name), kind):
-            yield f"generator: {name} is no state of {kind}"
-
-
-def _can_be_set(state: Any, kind: str) -> bool:
-    try:
-        getattr(np.random, kind)().state = state
-    except (TypeError, ValueError, KeyError, OverflowError):
-        return False
-    return True

@@ -15,9 +15,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import typing
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,7 +44,7 @@ from parallel_envs.choices import (
     UpdateModeName,
 )
 from parallel_envs.env_files import absolute
-from parallel_envs.yaml_files import DEEPEST, settings_in, value_of
+from parallel_envs.yaml_files import DEEPEST, explain, right_setting, settings_in, value_of
 from parallel_envs.yaml_files import BadSettings as BadSettings
 
 Agent = Hashable
@@ -67,14 +68,6 @@ def _names_as_text(agents: Any) -> Any:
     return {str(name): own for name, own in agents.items()} if isinstance(agents, Mapping) else agents
 
 
-def _only_simultaneous(turns: Any) -> Any:
-    if turns == "sequential":
-        raise ValueError(WHY_SIMULTANEOUS)
-    return turns
-
-
-WHY_SIMULTANEOUS = "learners need all agents' actions at once, so environments that take turns cannot be trained in"
-
 PositiveInt = Annotated[int, BeforeValidator(parse_number), Field(gt=0)]
 NotNegative = Annotated[int, BeforeValidator(parse_number), Field(ge=0)]
 PositiveFloat = Annotated[float, BeforeValidator(parse_number), Field(gt=0)]
@@ -89,11 +82,13 @@ STEP_TIMEOUT, RESET_TIMEOUT, START_TIMEOUT = 300.0, 600.0, 600.0
 a hang, and a run of a night loses no more than that to one. A reset may load maps, and a start may start servers."""
 
 
-class _Strict(BaseModel):
+class Block(BaseModel):
+    """Block of settings: refuses unknown ones, and never changes."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ParallelBlock(_Strict):
+class ParallelBlock(Block):
     """The block `parallel`: few settings for what runs in parallel. `applied` translates it into the other settings."""
 
     enabled: bool = True
@@ -131,8 +126,8 @@ class ParallelBlock(_Strict):
         }
 
 
-class EnvSettings(_Strict):
-    """Settings of a run's environments and their failures."""
+class EnvsBlock(Block):
+    """Settings of a run's environments."""
 
     env: Annotated[str, AfterValidator(absolute)]
     """A PettingZoo module (`mpe2.simple_spread_v3`) or id (`sisl/pursuit-v5`), `package.module:factory`,
@@ -140,7 +135,7 @@ class EnvSettings(_Strict):
     working folder, then beside the settings file."""
     env_kwargs: dict[str, Any] = {}
     """Keyword arguments of the environment."""
-    turns: Annotated[Literal["simultaneous"], BeforeValidator(_only_simultaneous)] = "simultaneous"
+    turns: Literal["simultaneous"] = "simultaneous"
     """Learners need all agents' actions at once."""
     num_envs: PositiveInt = 8
     """Number of environments that are stepped at once."""
@@ -149,13 +144,18 @@ class EnvSettings(_Strict):
     `update_mode` "process" or "thread"."""
     backend: Backend = "process"
     """Where environments run: in worker processes, in threads, or in the caller, one after another."""
+
+
+class FailureSettings(Block):
+    """Settings for failures of environments, in all kinds of training: arguments of the managers."""
+
     on_failure: OnFailure = "restart"
     """Reaction to an environment that raises or hangs, or to the death of its worker. "restart": the broken part is
     replaced, its episode is cut short, nothing is learnt across the gap, and the run goes on. "raise": the run ends
     with the error."""
     step_timeout: PositiveFloat | None = STEP_TIMEOUT
     """Seconds that a step of all environments may take, including resets after episodes that ended; null: no limit.
-    With `backend: serial` there is no deadline, as nothing can be interrupted."""
+    Nothing that runs in the caller (`backend: serial`) can be interrupted, so there it has no deadline."""
     reset_timeout: PositiveFloat | None = RESET_TIMEOUT
     """Seconds that the resets at the beginning, and after each checkpoint, may take; null: no limit."""
     start_timeout: PositiveFloat | None = START_TIMEOUT
@@ -164,6 +164,10 @@ class EnvSettings(_Strict):
     """Number of restarts of each worker within `restart_window` seconds. The next failure ends the run."""
     restart_window: PositiveFloat = 600.0
     """Seconds for which `max_restarts` counts. Seconds in which a deadline ran out are not counted."""
+
+
+class EnvSettings(FailureSettings, EnvsBlock):
+    """Settings of a run's environments and their failures."""
 
 
 class TrainSettings(EnvSettings):
@@ -256,14 +260,20 @@ def load_settings(
         content |= settings_in(path, BadSettings)
         if isinstance(content.get("env"), str):
             content["env"] = absolute(content["env"], beside=Path(path).parent)
-    for override, (*blocks, last), value in _read_all(overrides):
-        target = content
-        for block in blocks:
-            target = target.setdefault(block, {})
-            if not isinstance(target, dict):
-                raise BadSettings(f"The override {override!r} leads into `{block}`, which holds no settings.")
-        target[last] = value
+    for path_within, value in read_overrides(overrides).items():
+        content = replaced(content, path_within.split("."), value)
     return read_settings(content, " with ".join(filter(None, [str(path or ""), " ".join(overrides)])))
+
+
+def replaced(content: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return a copy of settings with another value at a path."""
+    first, *rest = path
+    if not rest:
+        return {**content, first: value}
+    inner = content.get(first, {})
+    if not isinstance(inner, Mapping):
+        raise BadSettings(f"The override `{'.'.join(path)}` leads into `{first}`, which holds no settings.")
+    return {**content, first: replaced(inner, rest, value)}
 
 
 def read_settings(content: Mapping[str, Any], where: str = "the settings") -> TrainSettings:
@@ -271,11 +281,7 @@ def read_settings(content: Mapping[str, Any], where: str = "the settings") -> Tr
     try:
         return TrainSettings.model_validate(content).applied()
     except ValidationError as error:
-        lines = [
-            explain(one, (ParallelBlock if one["loc"][0] == "parallel" else TrainSettings).model_fields)
-            for one in error.errors()
-        ]
-        raise BadSettings("\n  ".join([f"In {where}:", *lines])) from None
+        raise BadSettings("\n  ".join([f"In {where}:", *(explain(one, _right) for one in error.errors())])) from None
 
 
 def read_parallel(given: Any) -> dict[str, Any]:
@@ -286,21 +292,33 @@ def read_parallel(given: Any) -> dict[str, Any]:
     try:
         return ParallelBlock.model_validate(block).applied()
     except ValidationError as error:
-        lines = [explain(one, ParallelBlock.model_fields) for one in error.errors()]
+        lines = [explain(one, lambda name: _right(f"parallel.{name}")) for one in error.errors()]
         raise BadSettings("\n  ".join(["In `parallel`:", *lines])) from None
 
 
+def _right(path: str) -> str:
+    """Return advice for an unknown setting of a run."""
+    block, _, word = path.rpartition(".")
+    if block == "parallel":
+        return right_setting(word, ParallelBlock.model_fields, {})
+    from parallel_envs.learners.agent import configs_by_name  # brings torch, so only for a mistake
+
+    kinds = configs_by_name()
+    owners = {"name": sorted(kinds)}
+    for algorithm, kind in sorted(kinds.items()):
+        for field in _fields(kind):
+            owners.setdefault(field, []).append(algorithm)
+    places = {field: f"`algorithm.{field}` ({', '.join(own)})" for field, own in owners.items()}
+    return right_setting(word, TrainSettings.model_fields, places)
+
+
 def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the values of `seed=3` and `train.num_iters=10`, by the names before the `=`."""
-    return {".".join(path): value for _, path, value in _read_all(overrides)}
-
-
-def _read_all(overrides: Sequence[str]) -> Iterator[tuple[str, list[str], Any]]:
-    """Yield each override with its path and its value.
+    """Return the values of `seed=3` and `train.num_iters=10`, by the names before the `=`.
 
     Raises BadSettings for one that would undo an earlier one: a setting that is given twice is a mistake, as in a file.
     Only a part of a block that was replaced as a whole may be named after the block.
     """
+    values = {}
     for number, override in enumerate(overrides):
         key, equals, text = override.partition("=")
         for other in overrides[:number]:
@@ -310,57 +328,12 @@ def _read_all(overrides: Sequence[str]) -> Iterator[tuple[str, list[str], Any]]:
                 )
         if not equals or not key:
             raise BadSettings(f"The override {override!r} does not have the form key=value, as in seed=3.")
-        path = key.split(".")
-        if len(path) > DEEPEST + 1:
+        if key.count(".") > DEEPEST:
             raise BadSettings(
                 f"The override {override[:80]}... leads into more than {DEEPEST} blocks within one another."
             )
-        yield override, path, value_of(text, f"The value of the override {override!r}", BadSettings)
-
-
-def explain(mistake: Mapping[str, Any], known: Collection[str]) -> str:
-    """Return a mistake that pydantic found as a sentence or two. `known`: the settings that may stand at its place."""
-    path = mistake["loc"]
-    name = ".".join(map(str, path))
-    if mistake["type"] == "extra_forbidden":
-        return f"`{name}` is unknown. {_right_setting(str(path[-1]), known, in_algorithm=len(path) == 1)}"
-    if mistake["type"] == "missing":
-        return f"`{name}` is missing."
-    advice = ""
-    if mistake["type"] == "dict_type" and isinstance(mistake["input"], str):
-        advice = f" Did you mean `{name}.name={mistake['input']}`?"
-    elif mistake["type"] == "tuple_type":
-        advice = " Give a list, such as [64, 256]."
-    elif mistake["type"] == "literal_error":
-        close = spelling.nearest(mistake["input"], re.findall(r"'(\w+)'", mistake["ctx"]["expected"]))
-        advice = f" Did you mean `{close}`?" if close else ""
-    return f"`{name}: {mistake['input']!r}`: {mistake['msg'].removeprefix('Value error, ')}.{advice}"
-
-
-def _right_setting(name: str, known: Collection[str], *, in_algorithm: bool) -> str:
-    """Advise on an unknown setting of a run. `in_algorithm`: whether it may be a setting of the block `algorithm`."""
-    owners: dict[str, list[str]] = {}
-    if in_algorithm:
-        from parallel_envs.learners.agent import configs_by_name  # brings torch, so only for a mistake
-
-        configs = configs_by_name()
-        owners["name"] = sorted(configs)
-        for algorithm, kind in sorted(configs.items()):
-            for field in dataclasses.fields(kind):
-                owners.setdefault(field.name, []).append(algorithm)
-    if name in owners:
-        return f"It is a setting of {', '.join(owners[name])}: write it as `algorithm.{name}`."
-    if standard := spelling.told(name, known):
-        return standard
-    if elsewhere := {one.ours: one.note for one in spelling.meanings_elsewhere(name, ()) if one.ours in owners}:
-        places = " or ".join(f"`algorithm.{ours}` ({', '.join(owners[ours])})" for ours in elsewhere)
-        return " ".join([f"It is called {places} here.", *filter(None, dict.fromkeys(elsewhere.values()))])
-    if owners and (reason := spelling.ABSENT.get(name.lower())):
-        return f"{reason}: leave it out."
-    close = spelling.nearest(name, [*known, *owners])
-    if close is not None and close not in known:
-        return f"Did you mean `algorithm.{close}`?"
-    return spelling.advice(name, known)
+        values[key] = value_of(text, f"The value of the override {override!r}", BadSettings)
+    return values
 
 
 # ---- configs of algorithms --------------------------------------------------------------------------------------
@@ -412,12 +385,8 @@ def completed(settings: TrainSettings, kinds: Kinds) -> TrainSettings:
 
 
 def described_config(config: Any, name: str) -> dict[str, Any]:
-    """Return all fields of a config, in the form that `read_config` reads."""
-    return {"name": name, **{field: _as_lists(value) for field, value in dataclasses.asdict(config).items()}}
-
-
-def _as_lists(value: Any) -> Any:
-    return [_as_lists(one) for one in value] if isinstance(value, tuple) else value
+    """Return all fields of a config as JSON, in the form that `read_config` reads."""
+    return {"name": name, **json.loads(json.dumps(dataclasses.asdict(config)))}
 
 
 def _with_interval(settings: TrainSettings, block: Mapping[str, Any], kinds: Kinds) -> dict[str, Any]:
@@ -433,15 +402,16 @@ def read_config(given: Mapping[str, Any], where: str, kinds: Kinds, outside: Col
 
     `outside`: the settings beside `algorithm`, in the settings of a run.
     """
-    known = f"Known are {', '.join(f'`{name}`' for name in sorted(kinds))}."
-    if "name" not in given:
-        raise BadSettings(f"`{where}.name` is missing. {known}")
-    name, fields = given["name"], {key: value for key, value in given.items() if key != "name"}
-    if not isinstance(name, str) or name not in kinds:
-        advice = f" Did you mean `{close}`?" if (close := spelling.nearest(name, kinds)) else ""
-        raise BadSettings(f"`{where}.name: {name}` is unknown.{advice} {known}")
+    fields = dict(given)
+    name = fields.pop("name", None)
+    if not spelling.is_one_of(name, kinds):
+        raise BadSettings(f"`{where}.name: {name}` is unknown. {spelling.advice(name, kinds)}")
     kind = kinds[name]
-    _check_names(kind, fields, where, kinds, outside)
+    elsewhere = {one: f"`{one}` of the run, beside `algorithm`" for one in outside}
+    for other, one in kinds.items():
+        elsewhere |= {field: f"`{field}` of {other}" for field in _fields(one) - elsewhere.keys()}
+    for field in fields.keys() - _fields(kind):
+        raise BadSettings(f"`{where}.{field}` is unknown. {right_setting(field, _fields(kind), elsewhere)}")
     hints = typing.get_type_hints(kind)
     for field, value in fields.items():
         if hints[field] in (bool, str) or typing.get_origin(hints[field]) is Literal:
@@ -453,45 +423,7 @@ def read_config(given: Mapping[str, Any], where: str, kinds: Kinds, outside: Col
     try:
         return TypeAdapter(kind).validate_python(fields)
     except ValidationError as error:
-        raise BadSettings(" ".join(_explain_field(one, where) for one in error.errors())) from None
-
-
-def _explain_field(mistake: Mapping[str, Any], where: str) -> str:
-    """Return a mistake in an algorithm's config as a sentence or two."""
-    if not mistake["loc"]:  # a text of the config itself, in sentences
-        return f"`{where}`: {mistake['msg'].removeprefix('Value error, ')}"
-    value, advice = mistake["input"], ""
-    if mistake["type"] == "literal_error":
-        advice = spelling.hint(value, re.findall(r"'(\w+)'", mistake["ctx"]["expected"]))
-    elif mistake["type"] == "tuple_type":
-        is_number = isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
-        advice = f" Give a list, as [{value}]." if is_number else " Give a list, such as [64, 64]."
-    return f"`{'.'.join([where, *map(str, mistake['loc'])])}: {value!r}`: {mistake['msg']}.{advice}"
-
-
-def _check_names(
-    kind: Any, given: Mapping[str, Any], where: str, kinds: Kinds | None = None, outside: Collection[str] = ()
-) -> None:
-    """Raise BadSettings for an unknown field, also within a field that is a config itself."""
-    hints = typing.get_type_hints(kind)
-    for name, value in given.items():
-        if name not in _fields(kind):
-            raise BadSettings(f"`{where}.{name}` is unknown. {_right_field(name, kind, kinds or {}, outside)}")
-        if isinstance(value, Mapping) and dataclasses.is_dataclass(hints[name]):
-            _check_names(hints[name], value, f"{where}.{name}")
-
-
-def _right_field(name: str, kind: Any, kinds: Kinds, outside: Collection[str]) -> str:
-    """Advise on an unknown field of a config: it may belong to the run, or to another algorithm."""
-    if standard := "" if name in outside else spelling.told(name, _fields(kind)):
-        return standard
-    for ours in (name, *(one.ours for one in spelling.meanings_elsewhere(name, ()))):
-        if ours in outside:
-            return f"It is a setting of the run: write it as `{ours}`, beside `algorithm`."
-        if others := [other for other, one in kinds.items() if ours in _fields(one)]:
-            return f"It is a setting of {' and '.join(others)}: leave it out."
-    reason = spelling.ABSENT.get(name.lower())
-    return f"{reason}: leave it out." if reason else spelling.advice(name, _fields(kind))
+        raise BadSettings(" ".join(explain(one, str, where) for one in error.errors())) from None
 
 
 def _fields(kind: Any) -> set[str]:

@@ -1,13 +1,8 @@
 """Results of a training run, in figures and words, and the commands that continue from there.
 
-    outcome = outcome_of(learners, run.folder, settings, ended="budget", seconds=42.0, began=0)
-    outcome.write()                            `outcome.json` in the run's folder
-    print(outcome.told())                      how the run ended, and a row for each agent
-    for line in commands_after(run, settings): eval, tensorboard or report, train --resume
-
-`parallel-envs train` does this when it ends, and `parallel-envs report DIR` reads the results again (`outcome_in`). A
-run that is still training, or that was killed, has no `outcome.json`: its results then come from its metrics and its
-newest checkpoint, and figures that these do not contain are left out.
+`parallel-envs train` writes `outcome.json` and shows a row for each agent when it ends, and `parallel-envs report DIR`
+reads the results again (`outcome_in`). A run that is still training, or that was killed, has no `outcome.json`: its
+results then come from its metrics and its newest checkpoint, and figures that these do not contain are left out.
 """
 
 from __future__ import annotations
@@ -18,10 +13,10 @@ import io
 import json
 import logging
 import shlex
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from parallel_envs.extras import is_installed
 from parallel_envs.learners.progress import duration
@@ -29,18 +24,13 @@ from parallel_envs.learners.run_folder import (
     BOARD,
     OUTCOME,
     BadRun,
+    Run,
     newest_checkpoint,
     read_metrics,
     settings_of,
     write_json,
 )
-from parallel_envs.multiagent.by_name import as_text
 from parallel_envs.shell_commands import as_argument, shell_command
-
-if TYPE_CHECKING:
-    from parallel_envs.learners.config import TrainSettings
-    from parallel_envs.learners.independent import IndependentLearners
-    from parallel_envs.learners.run_folder import Run
 
 Ended = Literal["budget", "ctrl-c", "error", "unknown"]
 
@@ -97,7 +87,28 @@ class RunOutcome:
             since = f"{self.steps_here:,} of them since it was resumed, in " if self.steps_here < self.steps else "in "
             speed = f", {self.steps_here / self.seconds:,.0f} steps/s" if self.seconds > 0 else ""
             how = f"{how}, {since}{duration(self.seconds)}{speed}"
-        return f"{how}.\n{_table(self.agents)}".rstrip()
+        if not self.agents:
+            return f"{how}."
+        from rich.console import Console
+        from rich.text import Text
+
+        from parallel_envs.fitting_tables import FittingTable
+
+        table = FittingTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for head in ("agent", "algorithm"):
+            table.add_column(head)
+        for head in ("episodes", "last mean return", "best"):
+            table.add_column(head, justify="right")
+        for name, one in list(self.agents.items())[:_MOST_AGENTS]:
+            episodes = "-" if one.episodes is None else f"{one.episodes:,}"
+            last, best = ("-" if value is None else f"{value:.4g}" for value in (one.last_return, one.best_return))
+            table.add_row(Text(name), one.algorithm or "-", episodes, last, best)
+        console = Console(file=io.StringIO(), width=_MOST_COLUMNS, color_system=None, legacy_windows=False)
+        with console.capture() as drawn:
+            console.print(table)
+        more = len(self.agents) - _MOST_AGENTS
+        lines = [f"{how}.", *(line.rstrip() for line in drawn.get().splitlines())]
+        return "\n".join([*lines, *([f"and {more} more agents"] if more > 0 else [])])
 
     def write(self) -> None:
         """Write `outcome.json` into the run's folder. If that fails, as on a full disk, a warning says so."""
@@ -109,93 +120,60 @@ class RunOutcome:
             _log.warning("%s could not be written: %s", OUTCOME, str(error))
 
 
-def _table(agents: Mapping[str, AgentOutcome]) -> str:
-    """Return a table of the agents as plain text; empty without agents."""
-    if not agents:
-        return ""
-    from rich.console import Console
-    from rich.text import Text
-
-    from parallel_envs.fitting_tables import FittingTable
-
-    table = FittingTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for head in ("agent", "algorithm"):
-        table.add_column(head)
-    for head in ("episodes", "last mean return", "best"):
-        table.add_column(head, justify="right")
-    for name, one in list(agents.items())[:_MOST_AGENTS]:
-        episodes = "-" if one.episodes is None else f"{one.episodes:,}"
-        last, best = ("-" if value is None else f"{value:.4g}" for value in (one.last_return, one.best_return))
-        table.add_row(Text(name), one.algorithm or "-", episodes, last, best)
-    console = Console(file=io.StringIO(), width=_MOST_COLUMNS, color_system=None, legacy_windows=False)
-    with console.capture() as drawn:
-        console.print(table)
-    lines = [line.rstrip() for line in drawn.get().splitlines()]
-    more = len(agents) - _MOST_AGENTS
-    return "\n".join([*lines, *([f"and {more} more agents"] if more > 0 else [])])
-
-
-# ---- the outcome of a run ---------------------------------------------------------------------------------------
-
-
 def outcome_of(
-    learners: IndependentLearners,
     folder: Path,
-    settings: TrainSettings,
+    algorithms: Mapping[Hashable, str],
     *,
     ended: Ended,
     reason: str = "",
+    steps: int,
     began: int,
     seconds: float,
+    total_steps: int | None = None,
+    episodes: Mapping[Hashable, int] | None = None,
+    returns: Mapping[Hashable, float] | None = None,
 ) -> RunOutcome:
-    """Return the results of a run that ends now. `began`: the steps when it was begun or resumed last."""
-    from parallel_envs.learners.agent import ALGORITHMS  # brings torch, which a report can do without
+    """Return the results of a run that ends now.
 
+    `began` is the number of steps when it was begun or resumed last, and `seconds` the time since then. Best returns
+    are those of its metrics, as are the last ones, unless `returns` gives these.
+    """
+    last: dict[str, float] = {}
     best: dict[str, float] = {}
     with contextlib.suppress(BadRun, OSError):  # a damaged line keeps no run from ending
-        _, best = _returns_in_metrics(folder)
-    returns, agents = learners.returns(), {}
-    for agent, one in learners.agents.items():
-        known = [value for value in (best.get(str(agent)), returns.get(agent)) if value is not None]
-        agents[str(agent)] = AgentOutcome(
-            algorithm=ALGORITHMS[type(one.config)].name,
-            episodes=learners.num_episodes[agent],
-            last_return=returns.get(agent),
-            best_return=max(known, default=None),
+        last, best = _returns_in_metrics(folder)
+    agents = {}
+    for agent, algorithm in algorithms.items():
+        name = str(agent)
+        now = last.get(name) if returns is None else returns.get(agent)
+        agents[name] = AgentOutcome(
+            algorithm=algorithm,
+            episodes=None if episodes is None else episodes[agent],
+            last_return=now,
+            best_return=max([value for value in (best.get(name), now) if value is not None], default=None),
         )
     return RunOutcome(
         folder=folder,
         ended=ended,
         reason=reason,
-        steps=learners.steps,
-        total_steps=settings.total_steps,
-        steps_here=learners.steps - began,
-        seconds=seconds,
-        agents=agents,
-    )
-
-
-def outcome_of_meta(
-    folder: Path, algorithm: str, *, ended: Ended, reason: str = "", steps: int, began: int, seconds: float
-) -> RunOutcome:
-    """Return the results of a meta-learning run that ends now; its returns are those of its metrics.
-
-    A return is the mean of an iteration's rollouts. With damaged metrics there is no agent.
-    """
-    agents: dict[str, AgentOutcome] = {}
-    with contextlib.suppress(BadRun, OSError):
-        found = _outcome_so_far(folder).agents
-        agents = {name: dataclasses.replace(one, algorithm=algorithm) for name, one in found.items()}
-    return RunOutcome(
-        folder=folder,
-        ended=ended,
-        reason=reason,
         steps=steps,
-        total_steps=None,
+        total_steps=total_steps,
         steps_here=steps - began,
         seconds=seconds,
         agents=agents,
     )
+
+
+def check_learnt(counters: Mapping[Hashable, Mapping[str, Any]]) -> None:
+    """Warn of updates that were undone since the run began, and raise NothingLearnt for agents without any other."""
+    from parallel_envs.learners.algorithm import NothingLearnt  # brings torch, which a report can do without
+
+    undone = {agent: own["skipped"] for agent, own in counters.items() if own["skipped"]}
+    if nothing := {agent: number for agent, number in undone.items() if not counters[agent]["updates"]}:
+        raise NothingLearnt.of_counts(nothing)
+    if undone:
+        texts = [f"{agent} {number:,} of {number + counters[agent]['updates']:,}" for agent, number in undone.items()]
+        _log.warning("Updates that were not finite, and undone: %s.", ", ".join(texts))
 
 
 def outcome_in(folder: str | Path) -> RunOutcome:
@@ -206,18 +184,13 @@ def outcome_in(folder: str | Path) -> RunOutcome:
     folder = Path(folder)
     settings_of(folder)
     file = folder / OUTCOME
-    if not file.is_file():
-        return _outcome_so_far(folder)
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        agents = {name: AgentOutcome(**own) for name, own in content.pop("agents").items()}
-        return RunOutcome(folder=folder, agents=agents, **content)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise BadRun(f"{file} is damaged: {error}. Remove it: the metrics tell most of it again.") from error
-
-
-def _outcome_so_far(folder: Path) -> RunOutcome:
-    """Return the results of a run that has not ended properly, from its metrics and its newest checkpoint."""
+    if file.is_file():
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            agents = {name: AgentOutcome(**own) for name, own in content.pop("agents").items()}
+            return RunOutcome(folder=folder, agents=agents, **content)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise BadRun(f"{file} is damaged: {error}. Remove it: the metrics tell most of it again.") from error
     last, best = _returns_in_metrics(folder)
     agents = {
         name: AgentOutcome(algorithm=None, episodes=None, last_return=value, best_return=best[name])
@@ -243,39 +216,21 @@ def _returns_in_metrics(folder: Path) -> tuple[dict[str, float], dict[str, float
     return last, best
 
 
-# ---- what to do next ----------------------------------------------------------------------------------------------
+def commands_after(run: Run, until: str, mission: str | None = None) -> list[str]:
+    """Return commands for a run that has ended, ready to copy; none if it has no checkpoint.
 
-
-def commands_after(run: Run, settings: TrainSettings, steps: int) -> list[str]:
-    """Return three commands for a run that has ended, ready to copy; none if it has no checkpoint.
-
-    They evaluate the run, show how it learnt (TensorBoard if it is installed and the run has written for it), and
-    continue it: a run that has made all of its steps gets as many again.
+    They evaluate the run on a `mission` (as in `parallel-envs eval -m`), show how it learnt (TensorBoard if it is
+    installed and the run has written for it), and continue it `until` another setting, `key=value`, if not empty.
     """
     if newest_checkpoint(run.folder) is None:
         return []
-    mission = shlex.quote(as_text(settings.env, settings.env_kwargs))
-    evaluation = f"eval -m {mission} -p {as_argument(run.folder)} --episodes {_EPISODES}"
-    more = [] if steps < settings.total_steps else [f"total_steps={2 * settings.total_steps}"]
-    return [
-        shell_command("parallel-envs", "parallel_envs", evaluation),
-        _show_command(run.folder),
-        " ".join([run.resume_command(), *more]),
-    ]
-
-
-def commands_after_meta(run: Run, until: str) -> list[str]:
-    """Return the commands for a meta-learning run that has ended; none if it has no checkpoint.
-
-    They show its results, and continue it. `until`: the setting, as `key=value`, by which it then ends.
-    """
-    if newest_checkpoint(run.folder) is None:
-        return []
-    return [_show_command(run.folder), f"{run.resume_command()} {until}"]
-
-
-def _show_command(folder: Path) -> str:
-    board = folder / BOARD
+    board = run.folder / BOARD
     if board.is_dir() and is_installed("tensorboard"):
-        return shell_command("tensorboard", "tensorboard.main", f"--logdir {as_argument(board)}")
-    return shell_command("parallel-envs", "parallel_envs", f"report {as_argument(folder)}")
+        show = shell_command("tensorboard", "tensorboard.main", f"--logdir {as_argument(board)}")
+    else:
+        show = shell_command("parallel-envs", "parallel_envs", f"report {as_argument(run.folder)}")
+    commands = [show, f"{run.resume_command()} {until}".rstrip()]
+    if mission is not None:
+        words = f"eval -m {shlex.quote(mission)} -p {as_argument(run.folder)} --episodes {_EPISODES}"
+        commands.insert(0, shell_command("parallel-envs", "parallel_envs", words))
+    return commands

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -36,39 +36,8 @@ class Progress:
     """A text about collecting and learning in parallel."""
 
 
-class Display(Protocol):
-    """A place where progress is shown."""
-
-    def show(self, progress: Progress, *, last: bool = False) -> None:
-        """Show the progress, unless that was done just before. The last progress is always shown."""
-
-
-@contextlib.contextmanager
-def display(total_steps: int, *, console: Console | None = None, clock: Clock = time.monotonic) -> Iterator[Display]:
-    """Show progress on stderr as long as the context lasts."""
-    from rich.console import Console as RichConsole
-
-    console = console or RichConsole(stderr=True)
-    if not console.is_terminal:
-        lines = console
-
-        def print_line(progress: Progress, pace: str) -> None:
-            lines.print("; ".join(_texts(progress, pace)), markup=False, highlight=False, soft_wrap=True)
-
-        yield _PacedDisplay(total_steps, clock, _LINE_SECONDS, print_line)
-        return
-    from rich.live import Live
-
-    with Live(console=console, auto_refresh=False) as live:
-
-        def refresh(progress: Progress, pace: str) -> None:
-            live.update(panel(progress, pace, total_steps), refresh=True)
-
-        yield _PacedDisplay(total_steps, clock, _LIVE_SECONDS, refresh)
-
-
-class _PacedDisplay:
-    """Computes the speed, and draws at most every `every` seconds."""
+class Display:
+    """Place where progress is shown, at most every `every` seconds. Computes the speed."""
 
     def __init__(self, total_steps: int, clock: Clock, every: float, draw: Callable[[Progress, str], None]) -> None:
         self._total_steps, self._clock, self._every, self._draw = total_steps, clock, every, draw
@@ -76,6 +45,7 @@ class _PacedDisplay:
         self._shown = float("-inf")
 
     def show(self, progress: Progress, *, last: bool = False) -> None:
+        """Show the progress, unless that was done just before. The last progress is always shown."""
         now, steps, total = self._clock(), progress.steps, self._total_steps
         if self._began is None:
             self._began = now, steps
@@ -86,10 +56,30 @@ class _PacedDisplay:
         speed = (steps - self._began[1]) / seconds if seconds > 0 else 0.0
         left = duration(max(total - steps, 0) / speed) if speed > 0 else "?"
         percent = min(100 * steps // total, 100)  # a run makes more steps until all experience is learnt
-        pace = (
-            f"{steps:,} of {total:,} steps ({percent}%), {speed:,.0f} steps/s, {left} left, update {progress.updates:,}"
-        )
-        self._draw(progress, pace)
+        pace = f"{steps:,} of {total:,} steps ({percent}%), {speed:,.0f} steps/s, {left} left"
+        self._draw(progress, f"{pace}, update {progress.updates:,}")
+
+
+@contextlib.contextmanager
+def display(total_steps: int, *, console: Console | None = None, clock: Clock = time.monotonic) -> Iterator[Display]:
+    """Show progress on stderr as long as the context lasts."""
+    from rich.console import Console as RichConsole
+    from rich.live import Live
+
+    shown = console or RichConsole(stderr=True)
+    if not shown.is_terminal:
+
+        def print_line(progress: Progress, pace: str) -> None:
+            shown.print("; ".join(_texts(progress, pace)), markup=False, highlight=False, soft_wrap=True)
+
+        yield Display(total_steps, clock, _LINE_SECONDS, print_line)
+        return
+    with Live(console=shown, auto_refresh=False) as live:
+
+        def refresh(progress: Progress, pace: str) -> None:
+            live.update(panel(progress, pace, total_steps), refresh=True)
+
+        yield Display(total_steps, clock, _LIVE_SECONDS, refresh)
 
 
 def _texts(progress: Progress, pace: str) -> list[str]:

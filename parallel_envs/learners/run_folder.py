@@ -25,7 +25,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -37,7 +37,7 @@ from parallel_envs.errors import UntrustedName
 from parallel_envs.files import discard, open_to_append, short_name, sweep, write_whole
 from parallel_envs.learners.checkpoint import is_checkpoint
 from parallel_envs.learners.config import BadSettings, load_settings
-from parallel_envs.meta.families import KNOWN
+from parallel_envs.meta.making import KNOWN
 from parallel_envs.shell_commands import as_argument, shell_command
 from parallel_envs.trust import check_env
 from parallel_envs.yaml_files import settings_in
@@ -62,9 +62,8 @@ class BadRun(ValueError):
 def new_folder_in_runs(env: str, algorithms: Iterable[str], seed: int) -> Path:
     """Make an empty folder for a run and return it: `runs/CartPole-v1_ppo_seed0_20260131-120000`.
 
-    The name consists of env, algorithms (each once, joined by `+`) and seed. Characters that are unusual in file names
-    become `-`; of a file or module that contains the env only the last part is used. Runs that begin in the same second
-    get a number at the end, so that none takes another's folder.
+    Characters that are unusual in file names become `-`; of a file that contains the env only its name is used. Runs
+    that begin in the same second get a number at the end, so that none takes another's folder.
     """
     path, colon, name = env.rpartition(":")
     whole = f"{Path(path).name.removesuffix('.py')}-{name}" if colon else env
@@ -74,21 +73,25 @@ def new_folder_in_runs(env: str, algorithms: Iterable[str], seed: int) -> Path:
     stem = f"{short_name(safe, 150)}_{re.sub(r'[^0-9A-Za-z_.+-]+', '-', learnt)}_seed{seed}_{now:%Y%m%d-%H%M%S}"
     for number in itertools.count(1):
         folder = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
-        try:
+        with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
-    raise AssertionError("itertools.count does not end")
+            break
+    return folder
 
 
 def settings_of(folder: str | Path) -> Path:
     """Return the path of a run's settings. FileNotFoundError if there is no run."""
     path = Path(folder) / SETTINGS
     if not path.is_file():
-        above = [parent for parent in Path(folder).parents[:2] if (parent / SETTINGS).is_file()]
-        advice = f" The run that it is part of is {above[0]}." if above else ""
-        raise FileNotFoundError(f"{folder} holds no run: there is no file {SETTINGS} in it.{advice}")
+        above = next(
+            (
+                f" The run that it is part of is {one}."
+                for one in Path(folder).parents[:2]
+                if (one / SETTINGS).is_file()
+            ),
+            "",
+        )
+        raise FileNotFoundError(f"{folder} holds no run: there is no file {SETTINGS} in it.{above}")
     return path
 
 
@@ -100,8 +103,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def newest_checkpoint(folder: str | Path) -> Path | None:
     """Return the newest checkpoint of a run, if it has one."""
-    found = checkpoints_in(Path(folder))
-    return found[-1] if found else None
+    return next(reversed(checkpoints_in(Path(folder))), None)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -143,7 +145,7 @@ def way_back(folder: Path, bad: Path) -> str:
 class MetricsFile:
     """The file `metrics.jsonl` of a run, open for appending. It holds complete lines at any time.
 
-    A line that cannot be written, as on a full disk, waits for the next call: `add` warns, and `sync` raises.
+    A line that cannot be written, as on a full disk, waits for the next call: `add` warns, and `write` raises.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -164,19 +166,14 @@ class MetricsFile:
         }
         self._waiting += _as_line({**counts, "agents": finite})
         try:
-            self._write()
+            self.write()
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
                 _log.warning("Lines of %s wait in memory until they can be written: %s", METRICS, str(error))
 
-    def sync(self) -> None:
-        """Force all lines to the disk. Raises OSError if that fails; the lines then go on waiting."""
-        self._write()
-        os.fsync(self._file.fileno())
-
-    def _write(self) -> None:
-        """Append all waiting lines, or none."""
+    def write(self, *, sync: bool = False) -> None:
+        """Append all waiting lines, or none, and `sync` them to the disk. Raises OSError if that fails."""
         try:
             left = memoryview(self._waiting)
             while left:
@@ -187,6 +184,8 @@ class MetricsFile:
             raise
         self._end += len(self._waiting)
         self._waiting, self._has_warned = b"", False
+        if sync:
+            os.fsync(self._file.fileno())
 
     def drop_after(self, steps: int) -> None:
         """Remove lines of later steps. Raises BadRun, and changes nothing, if a line is damaged."""
@@ -199,7 +198,7 @@ class MetricsFile:
         """Write waiting lines, if that is possible now, and close the file. May be called again."""
         if not self._file.closed:
             with contextlib.suppress(OSError):
-                self._write()
+                self.write()
         self._file.close()
 
 
@@ -232,14 +231,15 @@ class TensorBoardWriter:
     def __init__(self, folder: Path, *, wanted: bool = True) -> None:
         self._folder, self._wanted = folder / BOARD, wanted
         self._writer: Any = None
-        self._has_failed = False
+        self.has_failed = False
+        """True: nothing is written, as the disk may be full. May be set to False once there is room."""
 
     def show(self, steps: int, agents: Metrics, totals: Mapping[str, float] = MappingProxyType({})) -> None:
         """Write each agent's metrics after so many steps, and metrics of the whole run (`totals`).
 
-        If that fails, as on a full disk, a warning says so, and nothing is written until `try_again` is called.
+        If that fails, as on a full disk, a warning says so, and nothing more is written: see `has_failed`.
         """
-        if not self._wanted or self._has_failed:
+        if not self._wanted or self.has_failed:
             return
         try:
             if self._writer is None:
@@ -256,13 +256,9 @@ class TensorBoardWriter:
             for name, value in totals.items():
                 self._writer.add_scalar(name, value, steps)
         except OSError as error:
-            self._has_failed = True
+            self.has_failed = True
             _log.warning("TensorBoard has a gap from step %d on: %s. %s has all metrics.", steps, str(error), METRICS)
             self.close()
-
-    def try_again(self) -> None:
-        """Write again, into a new file, as there is room on the disk."""
-        self._has_failed = False
 
     def close(self) -> None:
         """Close the file. May be called again."""
@@ -271,18 +267,15 @@ class TensorBoardWriter:
             try:
                 writer.close()
             except OSError as error:
-                if not self._has_failed:
+                if not self.has_failed:
                     _log.warning("The last lines for TensorBoard could not be written: %s", str(error))
 
 
 class MetricMeans:
     """Means of each agent's metrics over many updates: agents with a replay buffer update every few steps.
 
+    The first update after `every` steps makes a line: `write` is called with the steps at which it ends, and the means.
     If one of the numbers is not finite, their mean is NaN.
-
-    Args:
-        every: Steps between two lines; the first update after that makes a line.
-        write: Called with the steps at which the line ends, and the means.
     """
 
     def __init__(self, every: int, write: Callable[[int, dict[Agent, dict[str, float]]], None], *, begins: int) -> None:
@@ -312,102 +305,6 @@ class MetricMeans:
         self._values, self._mark = {}, steps
 
 
-# ---- other parts ------------------------------------------------------------------------------------------------
-
-
-class RunLock:
-    """Keeps other processes out of a run until it is released or the process ends, if the system has such locks.
-
-    Raises BadRun if another process has the lock.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._descriptor: int | None = None
-        try:
-            import fcntl
-        except ImportError:
-            return  # the system has no such locks
-        self._descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            raise BadRun(f"Another process is using the run in {folder}. End it first, or begin another run.") from None
-        except OSError:  # the file system has no such locks
-            self.release()
-
-    def release(self) -> None:
-        """Release the lock. May be called again."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-class AutoMode:
-    """Note in a run's folder: the update mode that `update_mode: auto` has chosen, and the first checkpoint with it.
-
-    The modes give the same numbers up to rounding only, and the quickest mode depends on the machine and the moment. A
-    run that is resumed at a checkpoint therefore begins with the mode that it had there.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / CHOSEN
-        self.mode: str | None = None
-        """The chosen mode; None: none yet."""
-
-    def go_back(self, steps: int) -> None:
-        """Read the note, for a run that continues at so many steps. A later choice is removed."""
-        if not self._path.exists():
-            return
-        mode = since = None
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            content = json.loads(self._path.read_bytes())
-            mode, since = content["update_mode"], content["since_steps"]
-        if not isinstance(mode, str) or not isinstance(since, int):
-            raise BadRun(
-                f'{self._path} does not say which update mode was chosen, and when. Remove it to have "auto" choose '
-                "anew."
-            )
-        if since > steps:
-            self._path.unlink()
-        else:
-            self.mode = mode
-
-    def note(self, mode: str | None, steps: int) -> None:
-        """Write the mode, before a checkpoint at so many steps. A note of the same mode keeps its steps."""
-        if mode is not None and mode != self.mode:
-            write_json(self._path, {"update_mode": mode, "since_steps": steps})
-            self.mode = mode
-
-
-_PACKAGES = [
-    "numpy",
-    "gymnasium",
-    "pettingzoo",
-    "torch",
-    "safetensors",
-    "cpprb",
-    "mpe2",
-    "lbforaging",
-    "mujoco",
-    "ale-py",
-]
-
-
-def run_metadata() -> dict[str, Any]:
-    """Return versions and machine, as JSON: results may depend on them."""
-    versions = {}
-    for package in _PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "packages": {"parallel-envs": sys.modules["parallel_envs"].__version__, **versions},
-    }
-
-
 # ---- the run ----------------------------------------------------------------------------------------------------
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -418,39 +315,74 @@ _MOST_MODULES = 5
 """Modules that one environment may need to have trusted: it is defined in one, and imported from another."""
 _TOTALS = ("restarts",)
 """Counts of a line of metrics that TensorBoard shows as well."""
+_PACKAGES = (
+    *("numpy", "gymnasium", "pettingzoo", "torch", "safetensors"),
+    *("cpprb", "mpe2", "lbforaging", "mujoco", "ale-py"),
+)
+"""Packages with versions in run.json, as results may depend on them."""
 
 
 class CheckpointNotSaved(OSError):
     """A checkpoint could not be written, and the run has ended. The text says why, and which one is kept."""
 
 
+def read_choice(folder: Path, steps: int) -> str | None:
+    """Return the update mode that `update_mode: auto` had chosen after so many steps. A later choice is removed.
+
+    The modes give the same numbers up to rounding only, and the quickest mode depends on the machine and the moment. A
+    run that is resumed at a checkpoint therefore begins with the mode that it had there.
+    """
+    path = folder / CHOSEN
+    if not path.exists():
+        return None
+    mode = since = None
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+        content = json.loads(path.read_bytes())
+        mode, since = content["update_mode"], content["since_steps"]
+    if not isinstance(mode, str) or not isinstance(since, int):
+        text = f"{path} does not say which update mode was chosen, and when."
+        raise BadRun(f'{text} Remove it to have "auto" choose anew.')
+    if since > steps:
+        path.unlink()
+        return None
+    return mode
+
+
 class Run(ClosedAtExit):
     """A run's folder. Made by `Run.create` or, to continue a run, by `Run.resume`; a context manager.
+
+    Raises BadRun if another process has the run, as far as the system has locks.
 
     with Run.create("runs/spread", settings.described(), seed=settings.seed) as run:
         run.log({"update": 1, "steps": 1024}, {"agent_0": {"loss": 0.3}})
         run.save(1024, learners.save)
     """
 
+    chosen: str | None = None
+    """The update mode that "auto" had chosen by the newest checkpoint; None: none yet."""
+
     def __init__(self, folder: Path, *, keep_checkpoints: int = 3, tensorboard: bool = True) -> None:
         self.folder = folder
         self._keep = keep_checkpoints
         self._num_missed = 0  # checkpoints since the last one that was saved
-        self._auto, self._board = AutoMode(folder), TensorBoardWriter(folder, wanted=tensorboard)
-        self._lock = RunLock(folder)
-        try:
-            self._metrics = MetricsFile(folder)
-        except BaseException:
-            self._lock.release()
-            raise
+        self._board = TensorBoardWriter(folder, wanted=tensorboard)
+        with contextlib.ExitStack() as files:
+            with contextlib.suppress(ImportError):  # the system has no locks
+                import fcntl
 
-    @contextlib.contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
+                descriptor = os.open(folder, os.O_RDONLY)
+                files.callback(os.close, descriptor)  # which releases the lock, as the end of the process does
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    text = f"Another process is using the run in {folder}. End it first, or begin another run."
+                    raise BadRun(text) from None
+                except OSError:  # the file system has no locks
+                    pass
+            self._metrics = MetricsFile(folder)
+            files.callback(self._board.close)
+            files.callback(self._metrics.close)
+            self._files = files.pop_all()
 
     @classmethod
     def create(cls, folder: str | Path, settings: Mapping[str, Any], *, seed: int, **options: Any) -> Self:
@@ -461,11 +393,24 @@ class Run(ClosedAtExit):
                 f"{folder} holds something already. Choose another folder, or go on with the run in it (--resume)."
             )
         folder.mkdir(parents=True, exist_ok=True)
+        versions = {"parallel-envs": sys.modules["parallel_envs"].__version__}
+        for package in _PACKAGES:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                versions[package] = metadata.version(package)
+        about = {
+            "seed": seed,
+            "began": datetime.now(UTC).isoformat(timespec="seconds"),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "packages": versions,
+        }
         run = cls(folder, **options)
-        with run._closed_on_error():
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(run.close)
             run.remember(settings)
-            began = datetime.now(UTC).isoformat(timespec="seconds")
-            write_json(folder / ABOUT, {"seed": seed, "began": began, **run_metadata()})
+            write_json(folder / ABOUT, about)
+            on_error.pop_all()
         return run
 
     @classmethod
@@ -477,27 +422,20 @@ class Run(ClosedAtExit):
         """
         settings_of(folder)
         run = cls(Path(folder), **options)
-        with run._closed_on_error():
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(run.close)
             newest = newest_whole(run.folder)
             steps = int(newest.name)
             run._metrics.drop_after(steps)
-            run._auto.go_back(steps)
+            run.chosen = read_choice(run.folder, steps)
             (run.folder / OUTCOME).unlink(missing_ok=True)
             sweep(run.folder / CHECKPOINTS)
+            on_error.pop_all()
         return run, newest
-
-    @property
-    def chosen(self) -> str | None:
-        """The update mode that "auto" had chosen by the checkpoint that the run continues from; None: none yet."""
-        return self._auto.mode
 
     def close(self) -> None:
         """Close all files. Calling it twice does nothing."""
-        self._metrics.close()
-        self._board.close()
-        self._lock.release()
-
-    # ---- writing ----------------------------------------------------------------------------------------------------
+        self._files.close()
 
     def remember(self, settings: Mapping[str, Any]) -> None:
         """Write the settings with which the run continues, now and when it is resumed."""
@@ -518,19 +456,17 @@ class Run(ClosedAtExit):
     def save(self, steps: int, save: Callable[[Path], Any], chosen: str | None = None) -> Path:
         """Write a checkpoint, completely or not at all, remove those that are too old, and return its folder.
 
-        Raises OSError if it cannot be written. Everything that was there before then stays.
-
-        Args:
-            steps: Number of steps so far.
-            save: Writes a checkpoint into a folder, as `IndependentLearners.save` does.
-            chosen: The update mode that "auto" has chosen by now, if it has.
+        Raises OSError if it cannot be written. Everything that was there before then stays. `save` writes a checkpoint
+        into a folder; `chosen` is the update mode that "auto" has chosen by now, if it has.
         """
-        self._metrics.sync()  # a run that is resumed from this checkpoint needs the lines up to it
-        self._auto.note(chosen, steps)  # first: a note without its checkpoint is dropped, and measured again
+        self._metrics.write(sync=True)  # a run that is resumed from this checkpoint needs the lines up to it
+        if chosen is not None and chosen != self.chosen:  # first: a note without its checkpoint is dropped later
+            write_json(self.folder / CHOSEN, {"update_mode": chosen, "since_steps": steps})
+            self.chosen = chosen
         folder = self.folder / CHECKPOINTS / f"{steps:09}"
         save(folder)
         self._num_missed = 0
-        self._board.try_again()
+        self._board.has_failed = False  # there is room on the disk: write again, into a new file
         try:
             for old in checkpoints_in(self.folder)[: -self._keep]:
                 discard(old)
@@ -541,22 +477,13 @@ class Run(ClosedAtExit):
     def save_if_possible(
         self, steps: int, save: Callable[[Path], Any], chosen: str | None = None, *, is_last: bool = False
     ) -> Path | None:
-        """Save a checkpoint as `save` does; on a full disk the run may go on without it.
+        """Save a checkpoint as `save` does, or return None if the disk is full and the run may go on without it.
 
         There may be room again when the next one is due, so a run does without two in a row, with a warning for each.
 
-        Args:
-            steps: As for `save`.
-            save: As for `save`.
-            chosen: As for `save`.
-            is_last: Whether this is the run's last checkpoint.
-
-        Returns:
-            Folder of the checkpoint. None: there is no room for it.
-
         Raises:
-            CheckpointNotSaved: There was no room for the last one, or for the third in a row, or the disk reported
-                another error than that it is full.
+            CheckpointNotSaved: There was no room for the last one (`is_last`), or for the third in a row, or the disk
+                reported another error than that it is full.
         """
         try:
             return self.save(steps, save, chosen)
@@ -567,8 +494,6 @@ class Run(ClosedAtExit):
                 raise CheckpointNotSaved(f"{text} {self.way_on()}") from error
             _log.warning("%s The run goes on; make room on the disk before the next checkpoint is due.", text)
             return None
-
-    # ---- how to continue --------------------------------------------------------------------------------------------
 
     def kept(self) -> str:
         """Return a sentence that names the newest checkpoint."""
@@ -587,25 +512,22 @@ class Run(ClosedAtExit):
         It has `--trust MODULE` for each module (or file) of the run's environment that a file alone may not name.
         """
         modules: list[str] = []
+        file = self.folder / SETTINGS
         with contextlib.suppress(BadSettings, OSError):  # settings that cannot be read: then the command is shorter
-            name, kwargs = self._env()
+            content = settings_in(file, BadSettings)
+            block = content.get("env")
+            if isinstance(block, Mapping):  # settings of the meta learner
+                name = str(block.get("env_name"))
+                name, kwargs = KNOWN.get(name, name), block.get("env_kwargs") or {}
+            else:
+                stored = load_settings(file)
+                name, kwargs = stored.env, stored.env_kwargs
             while len(modules) < _MOST_MODULES:
                 try:
-                    check_env(name, kwargs, settings_of(self.folder), modules)
+                    check_env(name, kwargs, file, modules)
+                    break
                 except UntrustedName as error:
                     modules.append(error.module)
-                    continue
-                break
         trust = [f"--trust {shlex.quote(module)}" for module in modules]
         words = " ".join(["train --resume", as_argument(self.folder), *trust])
         return shell_command("parallel-envs", "parallel_envs", words)
-
-    def _env(self) -> tuple[str, Mapping[str, Any]]:
-        """Return the name of the run's environment, or of its family of tasks, and its keyword arguments."""
-        content = settings_in(settings_of(self.folder), BadSettings)
-        block = content.get("env")
-        if isinstance(block, Mapping):  # settings of the meta learner
-            name = str(block.get("env_name"))
-            return KNOWN.get(name, name), block.get("env_kwargs") or {}
-        stored = load_settings(settings_of(self.folder))
-        return stored.env, stored.env_kwargs

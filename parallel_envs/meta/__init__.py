@@ -1,7 +1,7 @@
 """Environments for meta-RL: several episodes on one task are one episode.
 
-`multi_episode` is the wrapper, `config` checks its settings, `making` makes one wrapped env or many in workers,
-`families` finds families of tasks by name (`AntDir-v0`) and splits their tasks into training and evaluation.
+`multi_episode` is the wrapper with its settings. `making` makes one wrapped env or many in workers, finds families of
+tasks by name (`AntDir-v0`), and splits their tasks into training and evaluation.
 """
 
 from parallel_envs.meta.making import make_env, make_parallel_env

@@ -4,15 +4,12 @@ An *inner* episode is one of the env's, an *outer* episode is everything that is
 
     reset ─▶ inner episode 0 ─▶ inner episode 1 ─▶ ... ─▶ inner episode k - 1 ─▶ terminated or truncated
              the last step of each but the last returns the first observation of the next, on the same task
-
-Its parts: `CurrentTask` and `OracleVector` know the env's task, `ExtendedObservations` puts it and other values behind
-observations, and `ActionRescaling` maps actions from -1 to 1 to the env's bounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import gymnasium
@@ -60,6 +57,8 @@ class MultiEpisodeConfig:
         if self.seed is not None:
             SeedTree(self.seed)  # raises for an invalid seed
 
+
+WRAPPER_KEYWORDS = {field.name for field in fields(MultiEpisodeConfig)}
 
 Array = npt.NDArray[Any]
 AnyEnv = gymnasium.Env[Any, Any]
@@ -135,17 +134,7 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         rescale_actions: bool = False,
         seed: int | None = None,
     ) -> None:
-        settings: dict[str, Any] = {
-            "episodes_per_task": episodes_per_task,
-            "oracle": oracle,
-            "horizon": horizon,
-            "task_vector": task_vector,
-            "add_time": add_time,
-            "add_previous_action": add_previous_action,
-            "add_previous_reward": add_previous_reward,
-            "rescale_actions": rescale_actions,
-            "seed": seed,
-        }
+        settings = {name: value for name, value in locals().items() if name in WRAPPER_KEYWORDS}
         RecordConstructorArgs.__init__(self, **settings)
         gymnasium.Wrapper.__init__(self, env)
         self._config = MultiEpisodeConfig(**settings)
@@ -206,8 +195,6 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
     def set_task(self) -> Callable[..., Any]:
         """The env's method `set_task`. AttributeError if the env has none."""
         return self._task.recording("set_task")
-
-    # ---- episodes -------------------------------------------------------------------------------------------------
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None, task: Any = KEEP
@@ -305,12 +292,9 @@ def _horizon_of(env: AnyEnv) -> int:
         if isinstance(steps, int | np.integer) and not isinstance(steps, bool) and steps > 0:
             return int(steps)
     raise ValueError(
-        f"The horizon of {env} is unknown: neither its spec nor an attribute ({', '.join(_HORIZON_NAMES)}) says how "
-        "many steps its episodes have at most. Give horizon=, and episodes are truncated there."
+        f"The horizon of {env} is unknown: neither its spec nor {', '.join(_HORIZON_NAMES)} says how many steps its "
+        "episodes have at most. Give horizon=, and episodes are truncated there."
     )
-
-
-# ---- tasks ----------------------------------------------------------------------------------------------------------
 
 
 class CurrentTask:
@@ -366,8 +350,9 @@ class OracleVector:
 
     def __init__(self, task: CurrentTask, vector: TaskVector | None, env: AnyEnv) -> None:
         self._task, self._vector = task, vector
+        self.size = -1  # unknown yet
         try:
-            self.size = self._read().size
+            self.size = self.now().size
         except Exception as error:
             raise ValueError(
                 f"oracle=True, but the task of {env} is not known as numbers before the first task is given ({error}). "
@@ -377,23 +362,16 @@ class OracleVector:
 
     def now(self) -> npt.NDArray[np.float64]:
         """Return the vector of the current task."""
-        vector = self._read()
-        if vector.size != self.size:
-            raise ValueError(
-                f"The task {self._task.get()!r} has {vector.size} numbers as a vector, where there were "
-                f"{self.size} at first. Let task_vector= (or the env's get_task) return always as many."
-            )
-        return vector
-
-    def _read(self) -> npt.NDArray[np.float64]:
         task = self._task.get()
         vector = np.array(task if self._vector is None else self._vector(task), np.float64).ravel()
         if np.isnan(vector).any():  # NumPy makes NaN of None
             raise ValueError(f"the task {task!r} does not turn into numbers")
+        if self.size not in (-1, vector.size):
+            raise ValueError(
+                f"The task {task!r} has {vector.size} numbers as a vector, where there were {self.size} at first. Let "
+                "task_vector= (or the env's get_task) return always as many."
+            )
         return vector
-
-
-# ---- observations and actions ---------------------------------------------------------------------------------------
 
 
 class ExtendedObservations:

@@ -294,7 +294,7 @@ TABLES: list[tuple[Any, str]] = [
         (table, "does not say which agents")
         for table in (None, [3], [{"agent": "red"}], [{"agent": [], "folder": "red"}])
     ),
-    ([{"agent": agent, "folder": "red"} for agent in ("red", "blue")], "two agents are in one folder"),
+    ([{"agent": agent, "folder": "red"} for agent in ("red", "blue")], "an agent or a folder is named twice"),
 ]
 
 

@@ -179,7 +179,7 @@ def test_the_example_and_the_time_for_updates_reach_the_learners(config: Path) -
         (["env=Pendulum-v1", 'algorithm={"name": "dqn"}'], "Agent 'agent_0' cannot learn with dqn"),
         (["env=CartPol-v1"], "Give the path of a PettingZoo module"),
         (["train_interval=4"], "`train_interval: 4` (maybe in the block `parallel`), and no agent learns from"),
-        (["algorithm.name=a2c"], "a2c` is unknown. Did you mean `sac`? Known are `dqn`, `ppo`, `sac`."),
+        (["algorithm.name=a2c"], "a2c` is unknown. Did you mean `sac`?"),
         (["env=mpe2/simple_spred-v3"], "'mpe2/simple_spred-v3' is unknown. Did you mean 'mpe2/simple_spread-v3'?"),
         (["env=CartPole"], "Did you mean 'CartPole-v1'?"),
         (["other.yaml"], "two settings files"),

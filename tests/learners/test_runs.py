@@ -18,13 +18,13 @@ import yaml
 
 from parallel_envs.learners.checkpoint import load_checkpoint, save_checkpoint
 from parallel_envs.learners.run_folder import (
-    AutoMode,
     BadRun,
     CheckpointNotSaved,
     MetricMeans,
     MetricsFile,
     Run,
     newest_checkpoint,
+    read_choice,
     read_metrics,
 )
 from parallel_envs.testing import assert_same_batch
@@ -152,12 +152,6 @@ def test_only_one_is_at_a_run(folder: Path) -> None:
     assert [line["update"] for line in read_metrics(folder)] == [1]
 
 
-def gone_back(folder: Path, steps: int) -> str | None:
-    choice = AutoMode(folder)
-    choice.go_back(steps)
-    return choice.mode
-
-
 def test_a_run_knows_what_auto_had_chosen_by_the_checkpoint_that_it_goes_on_from(folder: Path) -> None:
     with a_run(folder) as run:
         for number, chosen in ((1, None), (2, "fused"), (3, "fused")):
@@ -165,22 +159,24 @@ def test_a_run_knows_what_auto_had_chosen_by_the_checkpoint_that_it_goes_on_from
             assert run.chosen == chosen
             assert (folder / "chosen.json").exists() is (chosen is not None)
     assert json.loads((folder / "chosen.json").read_text()) == {"update_mode": "fused", "since_steps": 200}
-    assert [gone_back(folder, steps) for steps in (300, 200, 199, 300)] == ["fused", "fused", None, None]
-    AutoMode(folder).note("fused", 200)
+    shutil.copy(folder / "chosen.json", folder.with_name("noted.json"))
+    assert [read_choice(folder, steps) for steps in (300, 200, 199, 300)] == ["fused", "fused", None, None]
+    shutil.copy(folder.with_name("noted.json"), folder / "chosen.json")
     for last, expected in ((300, "fused"), (200, "fused"), (100, None)):
         again, path = Run.resume(folder, tensorboard=False)
         again.close()
         assert (int(path.name), again.chosen) == (last, expected)
         shutil.rmtree(path)
-    AutoMode(folder).note("thread", 300)  # one that went back may choose otherwise
-    assert gone_back(folder, 300) == "thread"
+    with Run(folder, tensorboard=False) as run:
+        run.save(300, saving(3), "thread")  # one that went back may choose otherwise
+    assert read_choice(folder, 300) == "thread"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"update_mode": 3, "since_steps": 3}', "\ud800"])
 def test_a_note_of_a_choice_that_says_nothing_is_told(text: str, tmp_path: Path) -> None:
     (tmp_path / "chosen.json").write_bytes(text.encode(errors="surrogatepass"))
     with pytest.raises(BadRun, match=r"chosen\.json does not say which .* Remove it"):
-        gone_back(tmp_path, 10)
+        read_choice(tmp_path, 10)
 
 
 def test_a_checkpoint_that_lost_its_table_is_not_passed_over(folder: Path) -> None:

@@ -1,12 +1,10 @@
 """The meta-RL learner: agents that learn to learn a task within a few episodes of it.
 
-    learner       `Learner`, which trains in a run; built on
-    player        an agent with its tasks and environments: collecting, and evaluation by inner episode
-    config        settings
-    env_factory   tasks and environments
-    agent         architectures, the acting policy, and the agent with its network, buffer and counters
-    sequences     rollouts as batches; PPO, DQN and SAC that learn from whole rollouts
-    memory        a GRU and fast weights
+    learner   `Learner`, which trains in a run; built on
+    player    an agent with its tasks and environments: collecting, and evaluation by inner episode
+    config    settings
+    agent     architectures, the acting policy, and the agent with its network, buffer and counters
+    memory    a GRU and fast weights; PPO, DQN and SAC that learn from whole rollouts
 
 Names are imported on first use, because they need torch.
 """

@@ -1,11 +1,11 @@
 """The agent of a meta-RL run: its architecture, its policy, and its network with generator, memory and counters.
 
-    Markov          sees one observation at a time
-    Memory          remembers all that it has seen, done and got on its task: recurrent, fed with the environment's
-                    observation, the previous action, the previous reward, and a flag for the start of an inner episode
-    Memory_Markov   has a policy that sees one observation, and learns with a value function that remembers
+A Markov agent sees one observation at a time. A Memory agent remembers all that it has seen, done and got on its task:
+it is recurrent, fed with the environment's observation, the previous action, the previous reward, and a flag for the
+start of an inner episode. A Memory-Markov agent has a policy that sees one observation, and learns with a value
+function that remembers.
 
-The algorithms are PPO, DQN and SAC, with a GRU or fast weights as memory (`memory.py`, `sequences.py`).
+The algorithms are PPO, DQN and SAC, with a GRU or fast weights as memory (`memory.py`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from torch import nn
 from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Diverged, UpdateReport
 from parallel_envs.learners.config import BadSettings, described_config, read_config
 from parallel_envs.learners.dqn import DQN, DQNConfig
-from parallel_envs.learners.meta.memory import GRU, MemoryConfig
-from parallel_envs.learners.meta.sequences import (
+from parallel_envs.learners.meta.memory import (
+    GRU,
+    MemoryConfig,
     MemoryDQN,
     MemoryMarkovPPO,
     MemoryMarkovSAC,
@@ -49,9 +50,6 @@ from parallel_envs.threads import one_torch_thread
 
 AGENT = "meta"
 """Name of the only agent, in errors and files."""
-
-
-# ---- architectures ---------------------------------------------------------------------------------------------------
 
 
 class AGENT_ARCHS(enum.StrEnum):  # noqa: N801  # its first name, in the original guide
@@ -90,8 +88,7 @@ def observed_extras(arch: AGENT_ARCHS) -> dict[str, bool]:
 def read_memory(given: Mapping[str, Any], arch: AGENT_ARCHS) -> MemoryConfig:
     """Read the block `policy.memory`; None is a value that was not given. Raises BadSettings for contradictions."""
     described = {name: value for name, value in given.items() if value is not None}
-    memory = MemoryConfig(**described)
-    sizes = sorted(described.keys() - {"name"})
+    memory, sizes = MemoryConfig(**described), sorted(described.keys() - {"name"})
     if memory.name == "gru" and sizes:
         raise BadSettings(
             f"`policy.memory.{sizes[0]}: {described[sizes[0]]}` means nothing to a GRU: the algorithm's settings "
@@ -110,27 +107,20 @@ def read_algorithm(given: Mapping[str, Any], arch: AGENT_ARCHS) -> AlgorithmConf
     for name, place in _OTHER_SETTINGS.items():
         if name in given:
             raise BadSettings(f"`{where}.{name}` means nothing here: whole rollouts are learnt from. Say `{place}`.")
-    needed = {"network": "gru"} if remembers and given.get("name") == "ppo" else {}
-    config: Any = read_config({**needed, **given}, where, _CONFIGS)
-    network = getattr(config, "network", None)
-    if needed.get("network", network) != network:
-        raise BadSettings(
-            f"`{where}.network: {network}` does not go together with `policy.arch: {arch}`, which needs "
-            f"`{needed['network']}`. Leave the network out, or choose another arch."
-        )
-    if network == "gru" and not remembers:
-        raise BadSettings(f"`{where}.network: gru` remembers, and `policy.arch: markov` does not. Say `arch: memory`.")
-    if arch is AGENT_ARCHS.Memory_Markov and isinstance(config, DQNConfig):
-        raise BadSettings(
-            f"`policy.arch: {arch}` wants a policy apart from the values, and `{where}.name: dqn` has none. Choose ppo "
-            "or sac, or `arch: memory`."
-        )
+    needs_gru = remembers and given.get("name") == "ppo"
+    config: Any = read_config({**({"network": "gru"} if needs_gru else {}), **given}, where, _CONFIGS)
+    wrong: dict[str, tuple[Any, str]] = {}
+    if needs_gru and config.network != "gru":
+        wrong["network"] = config.network, "which needs `gru`"
+    elif not remembers and getattr(config, "network", None) == "gru":
+        wrong["network"] = "gru", "which remembers nothing. Say `arch: memory`"
+    elif arch is AGENT_ARCHS.Memory_Markov and isinstance(config, DQNConfig):
+        wrong["name"] = "dqn", "which wants a policy apart from the values. Choose ppo or sac, or `arch: memory`"
     for name, only in (("num_steps", 1), ("prioritized", 0.0), ("dueling", False)):
         if remembers and getattr(config, name, only) != only:
-            raise BadSettings(
-                f"`{where}.{name}: {getattr(config, name)}` does not go together with an agent that remembers: it "
-                "learns from whole rollouts. Leave it out, or choose `arch: markov`."
-            )
+            wrong[name] = getattr(config, name), "which learns from whole rollouts. Leave it out"
+    for name, (value, reason) in wrong.items():
+        raise BadSettings(f"`{where}.{name}: {value}` does not go together with `policy.arch: {arch}`, {reason}.")
     return config  # type: ignore[no-any-return]  # `Any` for the fields that only some configs have
 
 
@@ -152,16 +142,13 @@ def make_algorithm(
     memory: MemoryConfig = GRU,
 ) -> Algorithm:
     """Return the algorithm for these spaces. Raises BadSettings for spaces that it cannot take."""
-    options = {} if arch is AGENT_ARCHS.Markov else {"memory": memory}
-    kind = _ALGORITHMS[type(config), arch]
     try:
-        made: Algorithm = kind(config, observation_space, action_space, agent=AGENT, **options)
+        made: Any = _ALGORITHMS[type(config), arch](config, observation_space, action_space, agent=AGENT)
     except TypeError as error:
         raise BadSettings(f"`policy.algorithm.name` does not suit the environment. {error}") from error
-    return made
-
-
-# ---- acting ----------------------------------------------------------------------------------------------------------
+    if arch is not AGENT_ARCHS.Markov:
+        made.memory = memory
+    return made  # type: ignore[no-any-return]  # `Any` for the memory, which only some have
 
 
 class MetaPolicy(BatchPolicy):
@@ -171,10 +158,8 @@ class MetaPolicy(BatchPolicy):
     only. This holds up to rounding: a matrix product may round a row differently in a batch of another size, or at
     another place in the batch. In batches of one row (`exact`) there is no such difference.
 
-    Args:
-        module: The learner's network itself: what the learner learns shows at once.
-        algorithm: Converts observations to numbers and outputs to actions.
-        deterministic: Take the likeliest action, and draw nothing.
+    `module` is the learner's network itself, so the policy changes when the learner learns. A `deterministic` policy
+    takes the likeliest action and draws nothing.
     """
 
     def __init__(self, module: nn.Module, algorithm: Algorithm, *, deterministic: bool = False) -> None:
@@ -201,24 +186,14 @@ class MetaPolicy(BatchPolicy):
         return self.head.choose(outputs.numpy(), mask, noise), state
 
 
-# ---- the agent -------------------------------------------------------------------------------------------------------
-
 _ROWS = 8
 """Number of rollouts that a replay buffer stores side by side."""
 
 
 class MetaAgent:
-    """Agent that learns from whole rollouts.
+    """Agent that learns from whole rollouts in the spaces of `MultiEpisodeWrapper`.
 
-    Args:
-        config: `PPOConfig`, `DQNConfig` or `SACConfig`.
-        arch: The architecture.
-        memory_config: The kind and size of the memory.
-        observation_space: The observation space of `MultiEpisodeWrapper`.
-        action_space: Its action space.
-        to_batch: Converts rollouts to experience.
-        memory_span: Steps that memories last at the beginning; see `set_memory_span`.
-        seed: Source of everything random about the agent.
+    `memory_span` is the number of steps that memories last at the beginning; see `set_memory_span`.
     """
 
     def __init__(
@@ -241,9 +216,17 @@ class MetaAgent:
         self.memory: ReplayBuffer | None = None
         self._pending: list[Any] = []
         if not self.algorithm.on_policy:
-            self.memory = _new_buffer(config, arch, observation_space, action_space)
-
-    # ---- acting -----------------------------------------------------------------------------------------------------
+            off: Any = config
+            if off.buffer_size < _ROWS:
+                raise BadSettings(f"`policy.algorithm.buffer_size: {off.buffer_size}` is below {_ROWS}.")
+            kind: Any = RolloutBuffer
+            own = {"num_steps": off.num_steps, "discount": off.discount}
+            if arch is AGENT_ARCHS.Markov:
+                kind = ReplayBuffer
+                if getattr(off, "prioritized", 0.0):
+                    kind = PrioritizedReplayBuffer
+                    own |= {"alpha": off.prioritized, "beta": off.prioritized_correction}
+            self.memory = kind(observation_space, action_space, off.buffer_size, _ROWS, **own)
 
     def policy(self, *, deterministic: bool = False) -> MetaPolicy:
         """Return a policy that acts as this agent does, also after it has learnt more."""
@@ -260,17 +243,11 @@ class MetaAgent:
             if isinstance(self.memory, RolloutBuffer):
                 self.memory.longest = max(self.memory.longest, *map(len, rollouts))
 
-    # ---- learning ---------------------------------------------------------------------------------------------------
-
     def update(self, num_updates: int = 1, rate: float = 1.0) -> dict[str, float]:
-        """Learn. Returns means of metrics.
+        """Make so many updates from a replay buffer, or one by PPO. Returns means of metrics.
 
-        Args:
-            num_updates: Number of updates from a replay buffer. PPO makes one.
-            rate: Factor for the config's learning rate.
-
-        Raises:
-            Diverged: A loss or a gradient was not finite; the agent's numbers are unchanged.
+        `rate` is a factor for the config's learning rate. Raises Diverged, with the agent's numbers unchanged, if a
+        loss or a gradient was not finite.
         """
         self.algorithm.config = self.config
         reports = [self._update_once(rate) for _ in range(num_updates if self.memory is not None else 1)]
@@ -294,8 +271,6 @@ class MetaAgent:
             self.memory.update_priorities(plan.arrays["indices"], report.taught)
         self.counters["updates"] += 1
         return report
-
-    # ---- checkpoints ------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Return the agent's state for `save_checkpoint`, without collected rollouts that are not learnt from yet."""
@@ -330,17 +305,3 @@ def set_memory_span(module: nn.Module, span: int) -> None:
             size = part.remembered.in_features
             with torch.no_grad():  # the second of three gates keeps: sigmoid(log(n)) is 1 - 1 / (n + 1)
                 part.seen.bias[size : 2 * size] = torch.linspace(1.0, float(span), size).log()
-
-
-def _new_buffer(
-    config: Any, arch: AGENT_ARCHS, observation_space: Space[Any], action_space: Space[Any]
-) -> ReplayBuffer:
-    if config.buffer_size < _ROWS:
-        raise BadSettings(f"`policy.algorithm.buffer_size: {config.buffer_size}` is too small. Give at least {_ROWS}.")
-    given: Any = (observation_space, action_space, config.buffer_size, _ROWS)
-    returns: Any = {"num_steps": config.num_steps, "discount": config.discount}
-    if arch is not AGENT_ARCHS.Markov:
-        return RolloutBuffer(*given, **returns)
-    if not getattr(config, "prioritized", 0.0):
-        return ReplayBuffer(*given, **returns)
-    return PrioritizedReplayBuffer(*given, alpha=config.prioritized, beta=config.prioritized_correction, **returns)

@@ -2,7 +2,7 @@
 
 env:
   env_type: meta
-  env_name: AntDir-v0                  # a family of families.py; package.module:Class; a Gymnasium id
+  env_name: AntDir-v0                  # a known family; package.module:Class; a Gymnasium id
   max_rollouts_per_task: 2             # inner episodes on one task: together they are one rollout
   num_train_tasks: 50                  # null: a new task for each rollout
   num_eval_tasks: 20
@@ -14,36 +14,26 @@ policy: {arch: memory, algorithm: {name: ppo, learning_rate: 0.001}}
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from parallel_envs import spelling
-from parallel_envs.choices import Backend, OnDivergence, OnFailure
+from parallel_envs.choices import Backend, OnDivergence
 from parallel_envs.env_files import absolute
-from parallel_envs.learners.config import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings
-from parallel_envs.spelling import advice, nearest
-from parallel_envs.yaml_files import settings_in
+from parallel_envs.learners.config import BadSettings, Block, FailureSettings, replaced
+from parallel_envs.yaml_files import explain, right_setting, settings_in
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class EnvBlock(FailureSettings):
+    """Settings of tasks and environments: the arguments of `Learner.init_env`.
 
-
-class EnvBlock(_Strict):
-    """Settings of tasks and environments: the arguments of `Learner.init_env`."""
+    With `on_failure: restart` a rollout is played again from its beginning. A single environment (`num_envs: 1`) runs
+    in this process: errors are raised, and there are no deadlines.
+    """
 
     env_type: str = "meta"
     """"meta": tasks of one family, several episodes on each."""
@@ -60,27 +50,13 @@ class EnvBlock(_Strict):
     backend: Backend = "process"
     share_tasks: bool = False
     """Let evaluation tasks be training tasks too, as in the published figures of some small families."""
-    env_kwargs: dict[str, Any] = {}
+    env_kwargs: dict[str, Any] = Field(default={})
     """Keywords for the environments and for `MultiEpisodeWrapper` (`horizon`, `rescale_actions`, `oracle` ...)."""
-    on_failure: OnFailure = "restart"
-    """Reaction to an environment that raises or hangs, or to the death of its worker. "restart": replace the broken
-    part and play the rollout again from its beginning. "raise": end the training with the error. A single environment
-    (`num_envs: 1`) runs in this process: errors are raised, and there are no deadlines."""
-    step_timeout: PositiveFloat | None = STEP_TIMEOUT
-    """Seconds that a step of an environment may take. None: no limit."""
-    reset_timeout: PositiveFloat | None = RESET_TIMEOUT
-    """Seconds that a reset may take. None: no limit."""
-    start_timeout: PositiveFloat | None = START_TIMEOUT
-    """Seconds that constructing the environments may take. None: no limit."""
-    max_restarts: PositiveInt = 10
-    """Restarts of each worker that are allowed within `restart_window` seconds. The next failure is raised."""
-    restart_window: PositiveFloat = 600.0
-    """Seconds; time in which a deadline ran out is not counted."""
-    manager_options: dict[str, Any] = {}
+    manager_options: dict[str, Any] = Field(default={})
     """Other keywords for `ParallelEnvManager`. They override the settings above."""
 
 
-class TrainBlock(_Strict):
+class TrainBlock(Block):
     """Settings of collecting and learning."""
 
     num_iters: PositiveInt | None = None
@@ -105,7 +81,7 @@ class TrainBlock(_Strict):
     """Compute each row's actions separately: slower, but equal to the bit for any number of workers."""
 
 
-class EvalBlock(_Strict):
+class EvalBlock(Block):
     """Settings of evaluation."""
 
     interval: PositiveInt | None = None
@@ -115,7 +91,7 @@ class EvalBlock(_Strict):
     """Take the likeliest action instead of a random one."""
 
 
-class MemoryBlock(_Strict):
+class MemoryBlock(Block):
     """Settings of the memory, for architectures with one."""
 
     name: Literal["gru", "fast_weights"] = "gru"
@@ -127,12 +103,12 @@ class MemoryBlock(_Strict):
     """Columns of the fast weights' matrix. None: 32."""
 
 
-class PolicyBlock(_Strict):
+class PolicyBlock(Block):
     """Settings of the agent."""
 
     arch: Literal["markov", "memory", "memory_markov"] = "memory"
     memory: MemoryBlock = MemoryBlock()
-    algorithm: dict[str, Any] = {"name": "ppo"}
+    algorithm: dict[str, Any] = Field(default={"name": "ppo"})
     """`name` (ppo, dqn, sac) and fields of that algorithm's config."""
     memory_span: PositiveInt | None = None
     """Steps that the memory of an untrained GRU lasts: each number of it lasts between 1 and so many steps (Tallec and
@@ -141,7 +117,7 @@ class PolicyBlock(_Strict):
     """Run or checkpoint of an agent with the same network, from which to take the initial weights."""
 
 
-class MetaSettings(_Strict):
+class MetaSettings(Block):
     """All settings of a run."""
 
     env: EnvBlock
@@ -198,21 +174,11 @@ def load_settings(given: Any, overrides: Mapping[str, Any] | None = None) -> Met
         where = f"{where} with {' '.join(f'{key}={value}' for key, value in overrides.items())}"
     content = dict(given) if isinstance(given, Mapping) else settings_in(given, BadSettings)
     for key, value in (overrides or {}).items():
-        content = _replaced(content, key.split("."), value)
+        content = replaced(content, key.split("."), value)
     try:
         settings = MetaSettings.model_validate(content)
     except ValidationError as error:
-        lines = []
-        for mistake in error.errors():
-            name = ".".join(map(str, mistake["loc"]))
-            if mistake["type"] == "extra_forbidden":
-                block, _, word = name.rpartition(".")
-                lines.append(f"`{name}` is unknown. {_right_name(word, _BLOCKS.get(block, MetaSettings).model_fields)}")
-            elif mistake["type"] == "missing":
-                lines.append(f"`{name}` is missing.")
-            else:
-                lines.append(f"`{name}: {mistake['input']!r}`: {mistake['msg']}.")
-        raise BadSettings("\n  ".join([f"In {where}:", *lines])) from None
+        raise BadSettings("\n  ".join([f"In {where}:", *(explain(one, _right) for one in error.errors())])) from None
     _check_contradictions(settings)
     return settings
 
@@ -220,51 +186,32 @@ def load_settings(given: Any, overrides: Mapping[str, Any] | None = None) -> Met
 def _check_contradictions(settings: MetaSettings) -> None:
     env, train, policy = settings.env, settings.train, settings.policy
     if env.env_type != "meta":
-        raise BadSettings(f"`env.env_type: {env.env_type}` is unknown. {advice(env.env_type, ['meta'])}")
+        raise BadSettings(f"`env.env_type: {env.env_type}` is unknown. {spelling.advice(env.env_type, ['meta'])}")
     if train.num_iters is not None and train.n_env_steps_total is not None:
+        raise BadSettings("`train.num_iters` and `train.n_env_steps_total` both say when training ends. Give one.")
+    workers = env.num_parallel_workers
+    if env.num_envs is not None and env.backend != "serial" and env.num_envs < workers:
         raise BadSettings(
-            "`train.num_iters` and `train.n_env_steps_total` both say when training ends. Say it in one place."
-        )
-    if env.num_envs is not None and env.backend != "serial" and env.num_envs < env.num_parallel_workers:
-        raise BadSettings(
-            f"`env.num_parallel_workers: {env.num_parallel_workers}` is more than `env.num_envs: {env.num_envs}`, so "
-            "some workers would hold no environment. Ask for fewer workers or more environments."
+            f"`env.num_parallel_workers: {workers}` is more than `env.num_envs: {env.num_envs}`, so some workers would "
+            "hold no environment. Ask for fewer workers or more environments."
         )
     last, end = train.last_learning_rate, policy.algorithm.get("learning_rate_end")
     if last != 1.0 and end is not None:
         raise BadSettings(
             f"`train.last_learning_rate: {last}` and `policy.algorithm.learning_rate_end: {end}` both say how the "
-            "learning rate falls, and one would multiply the other. Say it in one place."
+            "learning rate falls. Give one."
         )
     if policy.memory_span is not None and policy.memory.name != "gru":
-        raise BadSettings(
-            f"`policy.memory_span: {policy.memory_span}` is for GRUs, and `policy.memory.name: {policy.memory.name}` "
-            "forgets nothing. Leave it out."
-        )
+        raise BadSettings(f"`policy.memory_span: {policy.memory_span}` is for GRUs. Leave it out.")
     for field in ("num_init_rollouts_pool", "num_updates_per_iter"):
         if policy.algorithm.get("name") == "ppo" and getattr(train, field):
             raise BadSettings(
-                f"`train.{field}: {getattr(train, field)}` was given, and PPO learns once from each iteration's own "
-                "rollouts. Leave it out, or choose dqn or sac."
+                f"`train.{field}` is for dqn and sac: PPO learns once from each iteration's own rollouts. Leave it out."
             )
 
 
-def _replaced(content: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
-    """Return a copy of the settings with another value at a path."""
-    first, *rest = path
-    if not rest:
-        return {**content, first: value}
-    inner = content.get(first, {})
-    if not isinstance(inner, Mapping):
-        raise BadSettings(f"The override `{'.'.join(path)}` leads into `{first}`, which holds no settings.")
-    return {**content, first: _replaced(inner, rest, value)}
-
-
-def _right_name(word: str, known: Collection[str]) -> str:
-    """Return advice for an unknown setting in a block with the `known` settings.
-
-    The advice names the full path of a setting in another block, and our name for another package's name.
-    """
+def _right(path: str) -> str:
+    """Return advice for an unknown setting. It names the full path of a setting in another block."""
     from parallel_envs.learners.agent import configs_by_name  # late: it imports torch
 
     paths: dict[str, list[str]] = {name: [f"`{name}`"] for name in MetaSettings.model_fields}
@@ -273,14 +220,6 @@ def _right_name(word: str, known: Collection[str]) -> str:
             paths.setdefault(name, []).append(f"`{block}.{name}`")
     for field in dict.fromkeys(one.name for kind in configs_by_name().values() for one in dataclasses.fields(kind)):
         paths.setdefault(field, []).append(f"`policy.algorithm.{field}`")
-
-    if standard := spelling.told(word, known):
-        return standard
-    if word in paths:
-        return f"Did you mean {' or '.join(paths[word])}?"
-    for meaning in spelling.meanings_elsewhere(word, known):
-        if meaning.ours in paths:
-            return f"It is called {' or '.join(paths[meaning.ours])} here.{meaning.note and f' {meaning.note}'}"
-    if nearest(word, known) is None and (close := nearest(word, paths)) is not None:
-        return f"Did you mean {' or '.join(paths[close])}?"
-    return advice(word, known)
+    block, _, word = path.rpartition(".")
+    known = _BLOCKS.get(block, MetaSettings).model_fields
+    return right_setting(word, known, {name: " or ".join(own) for name, own in paths.items() if name not in known})

@@ -5,30 +5,30 @@
     print(learner.evaluate().curve)                        # return by inner episode, on tasks kept for evaluation
 
 `player.py` holds the agent, its tasks and its environments. The learner adds training in a run with metrics and
-checkpoints. A run that is resumed at a checkpoint gives the same results as a run that was never interrupted.
+checkpoints.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, Self, overload
+from typing import Any, Self
 
 from parallel_envs.engine.interrupts import Interrupts
-from parallel_envs.learners.algorithm import Diverged, NothingLearnt
+from parallel_envs.learners.algorithm import Diverged
 from parallel_envs.learners.checkpoint import load_checkpoint, save_checkpoint
-from parallel_envs.learners.config import BadSettings
+from parallel_envs.learners.config import BadSettings, FailureSettings
 from parallel_envs.learners.meta.agent import AGENT, described_policy
 from parallel_envs.learners.meta.config import MetaSettings, load_settings
 from parallel_envs.learners.meta.player import Player
-from parallel_envs.learners.outcomes import Ended, RunOutcome, outcome_of_meta
+from parallel_envs.learners.outcomes import Ended, RunOutcome, check_learnt, outcome_of
+from parallel_envs.learners.progress import Display, Progress
 from parallel_envs.learners.run_folder import CheckpointNotSaved, Run, new_folder_in_runs, settings_of
-from parallel_envs.meta.families import KNOWN
+from parallel_envs.meta.making import KNOWN
 from parallel_envs.threads import one_thread
 from parallel_envs.trust import check_env
 
@@ -37,29 +37,11 @@ DEFAULT_ITERS = 100
 
 _log = logging.getLogger(__name__)
 
-MAY_CHANGE = frozenset(
-    (
-        "checkpoint_every",
-        "env.backend",
-        "env.manager_options",
-        "env.max_restarts",
-        "env.num_envs",
-        "env.num_parallel_workers",
-        "env.on_failure",
-        "env.reset_timeout",
-        "env.restart_window",
-        "env.start_timeout",
-        "env.step_timeout",
-        "eval.interval",
-        "eval.num_rollouts_per_task",
-        "folder",
-        "keep_checkpoints",
-        "tensorboard",
-        "train.n_env_steps_total",
-        "train.num_iters",
-        "train.on_divergence",
-    )
-)
+MAY_CHANGE = {f"env.{name}" for name in FailureSettings.model_fields} | {
+    "checkpoint_every", "env.backend", "env.manager_options", "env.num_envs", "env.num_parallel_workers",
+    "eval.interval", "eval.num_rollouts_per_task", "folder", "keep_checkpoints", "tensorboard",
+    "train.n_env_steps_total", "train.num_iters", "train.on_divergence",
+}  # fmt: skip
 """Settings that may change when a run is resumed."""
 
 
@@ -80,9 +62,15 @@ class Learner(Player):
         BadSettings: A setting is wrong. Nothing has been started.
     """
 
+    display: Display | None = None
+    """Shows each iteration, if there is one."""
+    outcome: RunOutcome | None = None
+    """Results of the training that ended last."""
+
     # Set here, because `close` reads them if `__init__` of the base class fails.
     _open_run: Run | None = None
-    _run_folder: Path | None = None  # of the run that was begun or resumed last
+    train_folder: Path | None = None
+    """Folder of the run that was begun or resumed last."""
     _learnt_from = 0  # number of rollouts when it learnt last
     _is_whole = True  # False while an iteration is half done
     _kept_at: int | None = None  # number of steps at the last checkpoint
@@ -91,14 +79,11 @@ class Learner(Player):
         super().__init__(config, **overrides)
         self.num_iters_done = 0
 
-    # ---- learning ---------------------------------------------------------------------------------------------------
-
     @one_thread
     def update(self, num_updates: int | EllipsisType | None = None) -> dict[str, float]:
         """Let the agent learn from the collected rollouts. Returns its metrics.
 
-        Args:
-            num_updates: Number of updates; None or `...`: as the settings say.
+        `num_updates` is a number; None or `...`: as the settings say.
         """
         began = time.perf_counter()
         said = self.settings.train.num_updates_per_iter
@@ -107,8 +92,6 @@ class Learner(Player):
         stats = self.agent.update(1 if wanted is None else wanted, rate=max(left, 1e-6))
         self.seconds["learn"] += time.perf_counter() - began
         return stats
-
-    # ---- training ---------------------------------------------------------------------------------------------------
 
     @one_thread
     def train(self, folder: str | Path | None = None) -> Path:
@@ -126,105 +109,74 @@ class Learner(Player):
             CheckpointNotSaved: See `Run.save_if_possible`.
         """
         run, wanted = self._start_training(folder), self.settings.train
+        began, since = self._n_env_steps_total, time.perf_counter()
+        ended: Ended = "error"
+        reason = ""
         try:
-            with self._writing_outcome(run):
-                try:
-                    missing = wanted.num_init_rollouts_pool - self._num_rollouts
-                    if missing > 0:
-                        self._learnt_from = wanted.num_init_rollouts_pool  # these rollouts wait in the buffer
-                        envs = self.train_env_parallel
-                        self.collect_rollouts_parallel(missing, random_actions=True, parallel_env=envs)
-                    while not self.finished:
-                        envs = self.train_env_parallel
-                        self.collect_rollouts_parallel(wanted.num_rollouts_per_iter, parallel_env=envs)
-                        self._learn(run)
-                except KeyboardInterrupt:
-                    try:
-                        if self._is_whole and self._num_rollouts > self._learnt_from:  # collected, not learnt from yet
-                            self._learn(run)
-                    finally:  # also after a second Ctrl-C
-                        self._keep(run, is_last=True)
-                    raise
-                except CheckpointNotSaved:  # its text says how to go on
-                    raise
-                except Exception as error:
-                    way_on = f"Learner.resume({str(run.folder)!r}).train() goes on from a checkpoint."
-                    error.add_note(f"{run.kept()} {way_on}")
-                    raise
+            missing = wanted.num_init_rollouts_pool - self._num_rollouts
+            if missing > 0:
+                self._learnt_from = wanted.num_init_rollouts_pool  # these rollouts wait in the buffer
+                self.collect_rollouts_parallel(missing, random_actions=True, parallel_env=self.train_env_parallel)
+            while not self.finished:
+                self.collect_rollouts_parallel(wanted.num_rollouts_per_iter, parallel_env=self.train_env_parallel)
+                self._learn(run)
+            ended = "budget"
+        except KeyboardInterrupt:
+            ended = "ctrl-c"
+            try:
+                if self._is_whole and self._num_rollouts > self._learnt_from:  # collected, not learnt from yet
+                    self._learn(run)
+            finally:  # also after a second Ctrl-C
+                self._keep(run, is_last=True)
+            raise
+        except Exception as error:
+            reason = type(error).__name__
+            if not isinstance(error, CheckpointNotSaved):  # its text says how to go on
+                way_on = f"Learner.resume({str(run.folder)!r}).train() goes on from a checkpoint."
+                error.add_note(f"{run.kept()} {way_on}")
+            raise
         finally:
+            algorithm = self.settings.policy.algorithm.get("name", "ppo")
+            steps, seconds = self._n_env_steps_total, time.perf_counter() - since
+            self.outcome = outcome_of(
+                run.folder, {AGENT: algorithm}, ended=ended, reason=reason, steps=steps, began=began, seconds=seconds
+            )
+            self.outcome.write()
             self._close_run()
         number, last = self._envs.restarts
         if number:
             _log.warning("Restarts of environments: %d. The last was of %s", number, last)
-        undone, learnt = self.agent.counters["skipped"], self.agent.counters["updates"]
-        if undone and not learnt:
-            raise NothingLearnt.of_counts({AGENT: undone})
-        if undone:
-            _log.warning("Updates that were not finite, and undone: %d of %d.", undone, undone + learnt)
+        check_learnt({AGENT: self.agent.counters})
         return run.folder
 
     @one_thread
     def _start_training(self, folder: str | Path | None = None) -> Run:
         """Open the run's folder, unless it is open.
 
-        A subclass may define its own `train` like this:
-
-            self._start_training()
-            while self._n_env_steps_total < self.n_env_steps_total:
-                self.collect_rollouts_parallel(self.num_rollouts_per_iter, parallel_env=self.train_env_parallel)
-                self.log_train_stats(self.update())
-
-        `close` closes the folder, and `train_folder` returns its path.
+        A subclass may define its own `train`, which calls this once, then `collect_rollouts_parallel` and
+        `log_train_stats(self.update())` until `n_env_steps_total` is reached. `close` closes the folder.
         """
         if self._open_run is not None:
             return self._open_run
         settings = self.settings
         options = {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
-        if self._run_folder is None:
-            algorithm = f"meta-{settings.policy.algorithm.get('name', 'ppo')}"
+        if self.train_folder is None:
+            described = settings.described()  # with all defaults, so that later defaults do not change the run
+            algorithm = settings.policy.algorithm.get("name", "ppo")
+            described["policy"] |= described_policy(self._config, self._memory, settings.policy.algorithm["name"])
+            if settings.train.num_iters is None and settings.train.n_env_steps_total is None:
+                described["train"]["num_iters"] = DEFAULT_ITERS
             chosen = folder or settings.folder
-            chosen = chosen or new_folder_in_runs(settings.env.env_name, [algorithm], self.seed)
-            run = Run.create(chosen, self._described(), seed=self.seed, **options)
+            chosen = chosen or new_folder_in_runs(settings.env.env_name, [f"meta-{algorithm}"], self.seed)
+            run = Run.create(chosen, described, seed=self.seed, **options)
         else:
-            if folder is not None and Path(folder) != self._run_folder:
-                raise ValueError(f"The run goes on in {self._run_folder}, and folder={str(folder)!r} was given.")
-            run, newest = Run.resume(self._run_folder, **options)
+            if folder is not None and Path(folder) != self.train_folder:
+                raise ValueError(f"The run goes on in {self.train_folder}, and folder={str(folder)!r} was given.")
+            run, newest = Run.resume(self.train_folder, **options)
             if not self._is_whole or int(newest.name) != self._n_env_steps_total:
                 self.load(newest)  # the run has gone back to this checkpoint, and so does the learner
-        self._open_run, self._run_folder = run, run.folder
+        self._open_run, self.train_folder = run, run.folder
         return run
-
-    def _described(self) -> dict[str, Any]:
-        """Return all settings for the run's folder, with defaults, so that later defaults do not change the run."""
-        description = self.settings.described()
-        description["policy"] |= described_policy(self._config, self._memory, self.settings.policy.algorithm["name"])
-        if self.settings.train.num_iters is None and self.settings.train.n_env_steps_total is None:
-            description["train"]["num_iters"] = DEFAULT_ITERS
-        return description
-
-    @contextlib.contextmanager
-    def _writing_outcome(self, run: Run) -> Iterator[None]:
-        """Write into the run's folder how the block has ended."""
-        began, since = self._n_env_steps_total, time.perf_counter()
-
-        def write(ended: Ended, reason: str = "") -> None:
-            seconds, steps = time.perf_counter() - since, self._n_env_steps_total
-            name = self.settings.policy.algorithm.get("name", "ppo")
-            counts: dict[str, Any] = {"steps": steps, "began": began, "seconds": seconds}
-            self._end_with(outcome_of_meta(run.folder, name, ended=ended, reason=reason, **counts))
-
-        try:
-            yield
-        except KeyboardInterrupt:
-            write("ctrl-c")
-            raise
-        except Exception as error:
-            write("error", type(error).__name__)
-            raise
-        write("budget")
-
-    def _end_with(self, outcome: RunOutcome) -> None:
-        outcome.write()
 
     def _close_run(self) -> None:
         run, self._open_run = self._open_run, None
@@ -236,21 +188,6 @@ class Learner(Player):
         """End the workers, close the environments and the run's files. Calling it twice does nothing."""
         self._close_run()
         super().close()
-
-    @property
-    def train_folder(self) -> Path | None:
-        """Return the folder of the run that was begun or resumed last."""
-        return self._run_folder
-
-    @property
-    def num_init_rollouts_pool(self) -> int:
-        """Return `train.num_init_rollouts_pool` of the settings."""
-        return self.settings.train.num_init_rollouts_pool
-
-    @property
-    def num_rollouts_per_iter(self) -> int:
-        """Return `train.num_rollouts_per_iter` of the settings."""
-        return self.settings.train.num_rollouts_per_iter
 
     @property
     def n_env_steps_total(self) -> int:
@@ -276,13 +213,11 @@ class Learner(Player):
         """Return whether training has come to its end."""
         return self.progress >= 1.0
 
-    # ---- one iteration ----------------------------------------------------------------------------------------------
-
     def _learn(self, run: Run) -> None:
         """Learn from the collected rollouts, and end the iteration."""
         with Interrupts():  # Ctrl-C waits until this is done; a second one does not
             self._learnt_from, self._is_whole = self._num_rollouts, False
-            stats: dict[str, float] = {}
+            stats: Mapping[str, float] = {}
             try:
                 stats = self.update()
             except Diverged as error:
@@ -305,12 +240,6 @@ class Learner(Player):
         if self._is_whole and self._n_env_steps_total != self._kept_at:
             saved = run.save_if_possible(self._n_env_steps_total, self.save, is_last=is_last)
             self._kept_at = self._kept_at if saved is None else self._n_env_steps_total
-
-    @overload
-    def log_train_stats(self, run: Mapping[str, float], /) -> None: ...
-
-    @overload
-    def log_train_stats(self, run: Run, stats: Mapping[str, float]) -> None: ...
 
     @one_thread
     def log_train_stats(self, run: Run | Mapping[str, float], stats: Mapping[str, float] | None = None) -> None:
@@ -335,6 +264,9 @@ class Learner(Player):
             counts["evaluation"] = self.evaluate().told()
         counts["seconds"] = {name: round(value, 3) for name, value in self.seconds.items()}
         run.log(counts, {AGENT: stats})
+        if self.display is not None:
+            now = Progress(self.num_env_steps, self.num_iters_done, {AGENT: stats["return"]}, dict(self.seconds))
+            self.display.show(now, last=self.finished)
 
     def _tenth(self, wanted: int | None) -> int:
         """Return an interval in iterations: `wanted`, or a tenth of all iterations."""
@@ -344,8 +276,6 @@ class Learner(Player):
         if total is None:
             return math.ceil((self.settings.train.num_iters or DEFAULT_ITERS) / 10)
         return max(math.ceil(total / max(done / self.num_iters_done, 1) / 10), 1)
-
-    # ---- checkpoints ------------------------------------------------------------------------------------------------
 
     @one_thread
     def save(self, folder: str | Path) -> None:
@@ -393,5 +323,5 @@ class Learner(Player):
         except BaseException:
             learner.close()
             raise
-        learner._run_folder = Path(folder)
+        learner.train_folder = Path(folder)
         return learner

@@ -1,19 +1,35 @@
-"""Networks that remember within a rollout: a GRU or fast weights, between an encoder and a head.
+"""Agents that remember within a rollout: networks, rollouts as batches, and PPO, DQN and SAC that learn from them.
 
-Both have two calls: `forward(features, state)` for one step, and `forward(features)` for all steps of whole rollouts.
-Of the hidden layers in a config, all but the last are the encoder's. The last is the size of the layer behind the
-memory, which reads the memory together with the current observation; the GRU itself has that size too.
+A GRU or fast weights stand between an encoder and a head. Both have two calls: `forward(features, state)` for one
+step, and `forward(features)` for all steps of whole rollouts. Of the hidden layers in a config, all but the last are
+the encoder's. The last is the size of the layer behind the memory, which reads the memory together with the current
+observation; the GRU itself has that size too.
+
+The algorithms are those of `parallel_envs.learners`. For DQN and SAC the memory is computed from the rollout's
+beginning each time, with the current weights (Ni et al. 2022, arXiv 2110.05038), so stored experience does not age.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from gymnasium.spaces import Space
+from gymnasium.spaces.utils import flatdim
 from torch import Tensor, nn
 
-from parallel_envs.learners.networks import GruCell, Recurrent, linear, mlp
+from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan
+from parallel_envs.learners.dqn import DQN, QNetworks
+from parallel_envs.learners.networks import GruCell, Normaliser, Recurrent, Scale, linear, mlp
+from parallel_envs.learners.ppo import PPO, RecurrentActorCritic
+from parallel_envs.learners.sac import SAC, Critic, SoftActorCritic
+from parallel_envs.rollouts import Rollouts, Sequences
+from parallel_envs.rollouts.replay import Array, Indices, ReplayBuffer
+from parallel_envs.rollouts.trajectories import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +87,7 @@ class FastWeights(nn.Module):
 
     `forward(features, (address, matrix))` is one step; without a state, all steps of rollouts from their beginnings.
 
-    Args:
-        encoder: From features to `num_seen` numbers.
-        num_seen: The same.
-        num_places: Number of places.
-        num_values: Numbers that each place holds.
-        head: From `num_seen + num_values` numbers: the encoded observation beside the reading.
-        generator: Source of the initial weights.
+    `encoder` makes `num_seen` numbers of the features; `head` gets them together with the `num_values` of the reading.
     """
 
     def __init__(
@@ -110,14 +120,10 @@ class FastWeights(nn.Module):
         return self.head(torch.cat([seen, reading], -1)), (address, matrix)
 
     def remembered(self, features: Tensor, begins: Tensor | None = None) -> Tensor:
-        """Return the encoded observation and the reading of each step: (rows, steps, ...).
+        """Return the encoded observation and the reading of each step of rollouts from their beginnings.
 
         Step t reads what step s wrote with a weight that is the product of its address and the address before s. So no
-        matrix is built, and all steps are computed at once.
-
-        Args:
-            features: Features of rollouts from their beginnings.
-            begins: Steps at which another rollout begins in the same row; None: no such steps.
+        matrix is built, and all steps are computed at once. Where `begins`, another rollout begins in the same row.
         """
         seen = self.encoder(features)
         addresses = torch.softmax(self.keys(seen), -1)
@@ -163,3 +169,318 @@ def memory_network(
     if is_gru:
         return TwoStepGRU(num_in, encoder, GruCell(wide, size, generator), head, size)
     return FastWeights(encoder, wide, memory.num_places, memory.num_values, head, generator)
+
+
+# ---- rollouts as batches ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutToBatch:
+    """Converts rollouts to the experience that algorithms take: trajectories for PPO, replay buffers for DQN and SAC.
+
+    A rollout is everything played on one task, so the end of an inner episode is an ordinary step. The end of the
+    rollout is final (nothing after it counts), unless the rollout was truncated and `end_is_final` is False.
+    """
+
+    reward_scale: float = 1.0
+    end_is_final: bool = True
+
+    def trajectory(self, rollouts: Rollouts) -> Trajectory:
+        """Return all rollouts side by side, one per row, padded to the longest."""
+        padded = rollouts.sequences()
+        terminated, truncated = self._ends(padded)
+        begins = np.zeros((padded.mask.shape[1] + 1, len(padded)), np.bool_)
+        begins[0] = True
+        # The observations before each step and, at the end, after the last step.
+        chain = np.concatenate([padded.observations, padded.next_observations[:, -1:]], 1)
+        rows, lengths = np.arange(len(padded)), padded.lengths
+        chain[rows, lengths] = padded.next_observations[rows, lengths - 1]
+        return Trajectory(
+            observations=_time_first(np.asarray(chain)),
+            actions=_time_first(padded.actions),
+            rewards=_time_first(padded.rewards * self.reward_scale).astype(np.float32),
+            terminated=_time_first(terminated),
+            truncated=_time_first(truncated),
+            valid=_time_first(padded.mask),
+            begins=begins,
+        )
+
+    def store(self, rollouts: Rollouts, buffer: ReplayBuffer) -> None:
+        """Add rollouts to a buffer, as many at a time as it has rows."""
+        for first in range(0, len(rollouts), buffer.num_rows):
+            padded = rollouts[first : first + buffer.num_rows].sequences()
+            terminated, truncated = self._ends(padded)
+            rewards = padded.rewards * self.reward_scale
+            given = padded.observations, padded.actions, rewards, terminated, truncated, padded.next_observations
+            columns = [_time_first(column) for column in (*given, padded.mask)]
+            missing = buffer.num_rows - len(padded)
+            if missing:  # rows of zeros
+                columns = [np.pad(one, [(0, 0), (0, missing), *[(0, 0)] * (one.ndim - 2)]) for one in columns]
+            buffer.cut()
+            for step in range(padded.mask.shape[1]):
+                buffer.add(*(column[step] for column in columns))
+
+    def _ends(self, padded: Sequences) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        if not self.end_is_final:
+            return padded.terminated, padded.truncated
+        return padded.terminated | padded.truncated, np.zeros_like(padded.truncated)
+
+
+def _time_first(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(np.swapaxes(array, 0, 1))
+
+
+class RolloutBuffer(ReplayBuffer):
+    """A ring buffer from which whole rollouts are drawn, each equally likely. Rollouts without their beginning are not
+    drawn.
+    """
+
+    longest = 1
+    """Steps of the longest rollout that was stored."""
+
+    def _draw(self, generator: np.random.Generator, batch_size: int) -> tuple[Indices, Array]:
+        self._check_not_empty(batch_size)
+        first = np.flatnonzero(self._begins[: self._size])
+        if not len(first):
+            raise ValueError(
+                f"The buffer of {self.capacity} steps holds no rollout from its beginning. Give a larger `buffer_size`."
+            )
+        return first[generator.integers(len(first), size=batch_size)], np.ones(batch_size, np.float32)
+
+    def _counters(self) -> dict[str, Any]:
+        return {**super()._counters(), "longest": self.longest}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self.longest = int(state["counters"]["longest"])
+
+
+def draw_rollouts(algorithm: Algorithm, memory: RolloutBuffer, generator: np.random.Generator) -> Plan:
+    """Draw minibatches of whole rollouts, all at once. Steps after a rollout's end have weight 0."""
+    config: Any = algorithm.config
+    shape = config.gradient_steps, config.batch_size
+    drawn = memory.sample_sequences(generator, shape[0] * shape[1], memory.longest)
+    columns = {
+        "chain": algorithm.encoder.numbers(drawn.observations)[0],
+        "actions": algorithm.head.numbers(drawn.actions),
+        "rewards": drawn.rewards,
+        "discounts": np.where(drawn.terminated, 0.0, config.discount).astype(np.float32),
+    }
+    arrays = {name: np.ascontiguousarray(np.swapaxes(column, 0, 1)) for name, column in columns.items()}
+    weights = drawn.valid.T.astype(np.float32).reshape(*shape, -1)
+    return Plan(arrays, np.arange(shape[0] * shape[1]).reshape(shape), weights)
+
+
+class First(nn.Module):
+    """Passes on the first numbers of each row: the current observation without the previous action and reward."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features[..., : self.count]
+
+
+def num_present(num_numbers: int, action_space: Space[Any]) -> int:
+    """Return how many numbers of an observation precede the previous action and the previous reward."""
+    return num_numbers - int(flatdim(action_space)) - 1
+
+
+class MemoryPPO(PPO):
+    """PPO with a memory that policy and values share. Its sequences are rollouts, each from its beginning.
+
+    With fast weights, policy and values are networks with one hidden layer of `memory_size` behind the memory, because
+    a single linear layer cannot read the sums in the memory.
+    """
+
+    name: ClassVar[str] = "ppo"
+    remembers: ClassVar[bool] = False
+    memory = GRU
+
+    def _recurrent(
+        self, generator: torch.Generator, normaliser: Normaliser | None, scale: Scale | None, before: list[Any]
+    ) -> nn.Module:
+        if self.memory == GRU:
+            return super()._recurrent(generator, normaliser, scale, before)
+        policy = self._wide(self._behind_memory(generator, self._num_means, self.config.policy_gain))
+        actor: Any = self._fast_weights(generator, before, policy)
+        return RecurrentActorCritic(actor, self._behind_memory(generator, 1, 1.0), normaliser, scale)
+
+    def _fast_weights(self, generator: torch.Generator, before: list[Any], head: nn.Module) -> FastWeights:
+        *hidden, wide = self.config.hidden
+        encoder = mlp(self.encoder.num_numbers, hidden, wide, generator)
+        size = self.memory.num_places, self.memory.num_values
+        return FastWeights(nn.Sequential(*before, *encoder, nn.Tanh()), wide, *size, head, generator)
+
+    def _behind_memory(self, generator: torch.Generator, num_out: int, last_gain: float) -> nn.Module:
+        num_remembered = self.config.hidden[-1] + self.memory.num_values
+        return mlp(num_remembered, (self.config.memory_size,), num_out, generator, last_gain=last_gain)
+
+
+class MemoryMarkovActorCritic(nn.Module):
+    """A policy that sees one observation, and a value function that remembers."""
+
+    def __init__(
+        self, actor: nn.Module, critic: Recurrent | FastWeights, normaliser: Normaliser | None, scale: Scale | None
+    ) -> None:
+        super().__init__()
+        self.actor, self.critic, self.normaliser, self.scale = actor, critic, normaliser, scale
+
+    def both(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        outputs, values, _ = self.all_three(batch)
+        return outputs, values
+
+    def all_three(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return outputs, values and memory."""
+        remembered = self.critic.unroll(batch["features"], batch["begins"], batch["memory"])
+        values = self.critic.head(remembered).squeeze(-1)
+        if self.scale is not None:
+            values = self.scale.mean.float() + self.scale.deviation() * values
+        return self.actor(batch["features"]), values, remembered
+
+
+class MemoryMarkovPPO(MemoryPPO):
+    """PPO with a policy that does not see the previous action and reward, which `MultiEpisodeWrapper` adds."""
+
+    def _recurrent(
+        self, generator: torch.Generator, normaliser: Normaliser | None, scale: Scale | None, before: list[Any]
+    ) -> nn.Module:
+        config, num_seen = self.config, num_present(self.encoder.num_numbers, self.action_space)
+        layers = mlp(num_seen, config.hidden, self._num_means, generator, last_gain=config.policy_gain)
+        actor = self._wide(nn.Sequential(*before, First(num_seen), *layers))
+        critic: Recurrent | FastWeights
+        if self.memory == GRU:
+            encoder = mlp(self.encoder.num_numbers, config.hidden[:-1], config.hidden[-1], generator)
+            cell = GruCell(config.hidden[-1], config.memory_size, generator)
+            value = linear(config.memory_size, 1, generator, 1.0)
+            critic = Recurrent(nn.Sequential(*before, *encoder, nn.Tanh()), cell, value, config.memory_size)
+        else:
+            critic = self._fast_weights(generator, before, self._behind_memory(generator, 1, 1.0))
+        return MemoryMarkovActorCritic(actor, critic, normaliser, scale)
+
+    def see(self, module: Any, arrays: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        turned = {name: arrays[name].transpose(0, 1) for name in ("features", "begins")}
+        outputs, values, remembered = module.all_three({**turned, "memory": arrays["memory"]})
+        return outputs, values, remembered[..., -2, :]
+
+
+class RecurrentQ(nn.Module):
+    """Values of all actions; while acting, epsilon is appended."""
+
+    def __init__(self, body: MemoryNetwork, epsilon: float) -> None:
+        super().__init__()
+        self.body = body
+        self.epsilon: Tensor
+        self.register_buffer("epsilon", torch.tensor([epsilon]))
+
+    def initial_state(self, num_rows: int) -> tuple[Tensor, ...]:
+        return self.body.initial_state(num_rows)
+
+    def forward(self, features: Tensor, state: tuple[Tensor, ...] | None = None) -> Any:
+        if state is None:
+            return self.body(features)
+        values, after = self.body(features, state)
+        return torch.cat([values, self.epsilon.expand(*values.shape[:-1], 1)], -1), after
+
+
+class MemoryDQN(DQN):
+    """DQN with a memory."""
+
+    memory = GRU
+
+    def make_module(self, generator: torch.Generator) -> nn.Module:
+        num_actions = self.head.num_outputs - 1
+        body = memory_network(self.memory, self.encoder.num_numbers, self.config, generator, num_actions)
+        both: Any = QNetworks
+        return both(RecurrentQ(body, self.config.epsilon_start))  # type: ignore[no-any-return]  # it takes any network that can be copied
+
+    def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
+        plan = draw_rollouts(self, experience, generator)
+        if not self.config.leniency:
+            return plan
+        chance = self.config.leniency * self.config.leniency_decay**updates
+        return Plan(plan.arrays, plan.picks, plan.weights, {"forgiven": generator.random(plan.weights.shape) < chance})
+
+    def _values_and_errors(self, module: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        values = module.actor(batch["chain"])
+        value = values[:, :-1].gather(-1, batch["actions"].unsqueeze(-1)).squeeze(-1)
+        aim = batch["rewards"]
+        if self.config.discount > 0:
+            aim = aim + batch["discounts"] * self._values_after(module, batch["chain"], values.detach())
+        return value, torch.where(batch["weights"] > 0, aim - value, 0.0)
+
+    @torch.no_grad()
+    def _values_after(self, module: Any, chain: Tensor, values: Tensor) -> Tensor:
+        """Return the value of the best action after each step."""
+        slow = module.target(chain)[:, 1:]
+        best = (values[:, 1:] if self.config.double else slow).argmax(-1, keepdim=True)
+        found: Tensor = slow.gather(-1, best).squeeze(-1)
+        return found
+
+
+class RecurrentCritic(nn.Module):
+    """The value of an action, given everything before it."""
+
+    def __init__(self, memory: MemoryNetwork, head: Critic) -> None:
+        super().__init__()
+        self.memory, self.head = memory, head
+
+    def forward(self, features: Tensor, actions: Tensor) -> Tensor:
+        value: Tensor = self.head(self.memory.remembered(features), actions)
+        return value
+
+    def held(self, features: Tensor, actions: Tensor) -> Tensor:
+        """Return the value with parameters that get no gradient."""
+        with torch.no_grad():
+            remembered = self.memory.remembered(features)
+        return self.head.held(remembered, actions)
+
+
+class MemorySAC(SAC):
+    """SAC with critics that remember, and a policy that does so too."""
+
+    memory = GRU
+    policy_remembers = True
+
+    def make_module(self, generator: torch.Generator) -> nn.Module:
+        config, num_in = self.config, self.encoder.num_numbers
+        critics: Any = []
+        for _ in range(2):
+            memory = memory_network(self.memory, num_in, config, generator)
+            head = Critic(memory.num_remembered + self.head.size, config, generator)
+            critics.append(RecurrentCritic(memory, head))
+        actor: nn.Module
+        if self.policy_remembers:
+            actor = memory_network(self.memory, num_in, config, generator, self.head.num_outputs, last_gain=0.01)
+        else:
+            num_seen = num_present(num_in, self.action_space)
+            layers = mlp(num_seen, config.hidden, self.head.num_outputs, generator, last_gain=0.01)
+            actor = nn.Sequential(First(num_seen), *layers)
+        return SoftActorCritic(critics, actor, config.temperature)
+
+    def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
+        plan = draw_rollouts(self, experience, generator)
+        steps, size = plan.weights.shape, self.head.size
+        noise = {
+            "noise": generator.standard_normal((*steps, size), np.float32),
+            "next_noise": generator.standard_normal((*steps[:-1], steps[-1] + 1, size), np.float32),
+        }
+        return Plan(plan.arrays, plan.picks, plan.weights, noise)
+
+    def loss(self, module: Any, batch: Batch) -> tuple[Tensor, Metrics]:
+        return super().loss(module, {**batch, "features": batch["chain"][:, :-1]})
+
+    @torch.no_grad()
+    def _aim(self, module: Any, batch: Batch, temperature: Tensor) -> Tensor:
+        chain = batch["chain"]
+        actions, log_probs = self.head.sample(module.actor(chain), batch["next_noise"])
+        soft = module.lower("targets", chain, actions) - temperature * log_probs
+        aim: Tensor = batch["rewards"] + batch["discounts"] * soft[:, 1:]
+        return aim
+
+
+class MemoryMarkovSAC(MemorySAC):
+    """SAC with a policy that does not see the previous action and reward, which `MultiEpisodeWrapper` adds."""
+
+    policy_remembers = False

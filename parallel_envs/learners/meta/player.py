@@ -11,18 +11,19 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium import Env
+from gymnasium.spaces import Space
 
 from parallel_envs.choices import Backend, OnFailure
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.checkpoint import BadCheckpoint, check_fits, load_agent
-from parallel_envs.learners.config import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings
+from parallel_envs.learners.config import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings, FailureSettings
 from parallel_envs.learners.meta.agent import (
     AGENT,
     AGENT_ARCHS,
@@ -31,16 +32,19 @@ from parallel_envs.learners.meta.agent import (
     read_algorithm,
     read_memory,
 )
-from parallel_envs.learners.meta.config import MetaSettings, load_settings
-from parallel_envs.learners.meta.env_factory import EnvFactory, GivenEnvs, SettingsEnvFactory
-from parallel_envs.learners.meta.sequences import RolloutToBatch
+from parallel_envs.learners.meta.config import EnvBlock, MetaSettings, load_settings
+from parallel_envs.learners.meta.memory import RolloutToBatch
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.run_folder import newest_checkpoint
+from parallel_envs.meta import make_env, make_parallel_env
+from parallel_envs.meta.making import TaskSplit, family_of, find_family, split, split_of
 from parallel_envs.rollouts import Rollouts, collect
 from parallel_envs.seeding import SeedTree
-from parallel_envs.tasks import Task
+from parallel_envs.spelling import advice
+from parallel_envs.tasks import Task, offers, part_of
 from parallel_envs.threads import CallGuard, one_thread
 from parallel_envs.vector import ParallelEnvManager
+from parallel_envs.vector.checks import env_names
 
 Floats = npt.NDArray[np.float64]
 
@@ -93,6 +97,135 @@ class Adaptation:
         return {"total": self.total, "by_episode": curve, "rollouts": len(self.returns)}
 
 
+_DECIDED_ELSEWHERE = {
+    *("add_previous_action", "add_previous_reward", "env_id", "episodes_per_task"),
+    *("manager_options", "num_envs", "num_workers", "seed"),
+}
+"""Keywords that other settings decide, so that `env_kwargs` may not hold them."""
+
+
+class LearnerEnvs:
+    """The tasks and environments of one learner: made on first use as settings say, or set by a subclass of `Learner`.
+
+    `purpose` is "train" or "eval". Training and evaluation have separate environments.
+
+    `env` is the settings' block of this name; None: the `init_env` of a subclass makes the environments, and they name
+    the tasks. `extras` are keywords for `MultiEpisodeWrapper` that say what to add to observations.
+    """
+
+    def __init__(self, seed: SeedTree, env: Mapping[str, Any] | None, extras: Mapping[str, bool]) -> None:
+        self._seed = seed
+        self._singles: dict[str, Env[Any, Any]] = {}
+        self._many: dict[str, ParallelEnvManager | None] = {}
+        self._tasks: TaskSplit | None = None
+        self._making: dict[str, Any] | None = None
+        if env is None:
+            return
+        given, options = env["env_kwargs"], env["manager_options"]
+        if twice := sorted(_DECIDED_ELSEWHERE & given.keys()):
+            raise BadSettings(
+                f"`env.env_kwargs.{twice[0]}` is decided by other settings (the architecture, the seed, the numbers of "
+                "rollouts, environments and workers). Leave it out."
+            )
+        family = find_family(env["env_name"], given)
+        sizes = env["num_train_tasks"], env["num_eval_tasks"]
+        self._tasks = split(family, *sizes, seed.child("tasks"), share=env["share_tasks"])
+        self._making = {"env_id": family.env_id, "episodes_per_task": env["max_rollouts_per_task"], **extras, **given}
+        # Options are checked here, because a single environment has no manager that would check them.
+        known = [name for name in inspect.signature(ParallelEnvManager).parameters if name not in ("env_fns", "self")]
+        if unknown := sorted(options.keys() - set(known)):
+            raise BadSettings(f"`env.manager_options.{unknown[0]}` is unknown. {advice(unknown[0], known)}")
+        num_envs: int = env["num_envs"] or env["num_parallel_workers"]
+        self._of_many = {
+            "num_envs": num_envs,
+            "num_workers": min(env["num_parallel_workers"], num_envs),
+            "manager_options": {"backend": env["backend"], **options},
+        }
+
+    @property
+    def tasks(self) -> TaskSplit:
+        """Return the tasks for training and the tasks that are kept for evaluation."""
+        if self._tasks is None:
+            envs = {f"{purpose}_tasks": self.single(purpose) for purpose in ("train", "eval")}
+            train, kept = (list(part_of(env, name)) if offers(env, name) else None for name, env in envs.items())
+            if not kept:
+                raise BadSettings(
+                    "The environments do not tell their tasks. Make them by `make_env(..., num_train_tasks=, "
+                    "num_eval_tasks=)`, or give them attributes `train_tasks` and `eval_tasks`, which are lists."
+                )
+            env = self.single("train")
+            self._tasks = split_of(lambda: family_of(str(env), None, env, {}), train, kept, self._seed.child("tasks"))
+        return self._tasks
+
+    def single(self, purpose: str) -> Env[Any, Any]:
+        """Return the single environment for this purpose."""
+        if purpose not in self._singles:
+            if self._making is None:
+                raise BadSettings(f"`init_env` has not set `self.{purpose}_env`. Set it to what `make_env` returns.")
+            self._singles[purpose] = make_env(**self._making, seed=self._seed.child(purpose, "single").seed())
+        return self._singles[purpose]
+
+    def many(self, purpose: str) -> ParallelEnvManager | None:
+        """Return the parallel environments for this purpose, or None if there is only the single one."""
+        if purpose not in self._many and self._making is not None and self._of_many["num_envs"] > 1:
+            seed = self._seed.child(purpose).seed()
+            self._many[purpose] = make_parallel_env(**self._making, **self._of_many, seed=seed)
+        return self._many.get(purpose)
+
+    def use(self, kind: str, purpose: str, envs: Any) -> None:
+        """Use this environment ("single") or these parallel ones ("many") from now on, and close the previous."""
+        held: dict[str, Any] = self._many if kind == "many" else self._singles
+        old, held[purpose] = held.get(purpose), envs
+        if old is not None and old is not envs:
+            old.close()
+
+    @property
+    def restarts(self) -> tuple[int, str]:
+        """Return the number of environment restarts, and the last restart's environments and reason."""
+        number, last = 0, ""
+        for envs in self._many.values():
+            if envs is not None and envs.last_restart is not None:
+                number += envs.num_restarts
+                last = f"{env_names(envs.last_restart[0])}: {envs.last_restart[1]}"
+        return number, last
+
+    @property
+    def spaces(self) -> tuple[Space[Any], Space[Any]]:
+        """Return the observation space and the action space."""
+        if (many := self.many("train")) is not None:
+            return many.single_observation_space, many.single_action_space
+        return self.single("train").observation_space, self.single("train").action_space
+
+    @property
+    def most_steps(self) -> int:
+        """Return the largest number of steps in a rollout."""
+        many, name = self.many("train"), "horizon_bamdp"
+        return int(self.single("train").get_wrapper_attr(name) if many is None else many.get_attr(name)[0])
+
+    def close(self) -> None:
+        """End the workers and close the environments. Calling it twice does nothing."""
+        for envs in (*self._many.values(), *self._singles.values()):
+            if envs is not None:
+                envs.close()
+        self._many.clear()
+        self._singles.clear()
+
+
+def _envs_of(kind: Literal["single", "many"], purpose: str) -> Any:
+    """Return a property for environments of a player, which may be set."""
+
+    def get(player: Player) -> Any:
+        return getattr(player._envs, kind)(purpose)
+
+    def use(player: Player, envs: Any) -> None:
+        if player._env_factory is None:  # the `init_env` of a subclass has made them
+            player._env_factory = LearnerEnvs(player._tree, None, {})
+            player.max_rollouts_per_task = player.settings.env.max_rollouts_per_task
+        player._env_factory.use(kind, purpose, envs)
+
+    return property(get, use)
+
+
 class Player(ClosedAtExit):
     """Plays with one agent on many tasks, several episodes on each, as settings say. `Learner` adds training.
 
@@ -106,6 +239,8 @@ class Player(ClosedAtExit):
         self._guard = CallGuard(type(self).__name__)
         self.settings = load_settings(config, overrides)
         self.seed = self.settings.seed
+        self.num_init_rollouts_pool = self.settings.train.num_init_rollouts_pool
+        self.num_rollouts_per_iter = self.settings.train.num_rollouts_per_iter
         self.agent_arch = AGENT_ARCHS(self.settings.policy.arch)
         self._config = read_algorithm(self.settings.policy.algorithm, self.agent_arch)
         self._memory = read_memory(self.settings.policy.memory.model_dump(), self.agent_arch)
@@ -123,16 +258,14 @@ class Player(ClosedAtExit):
             self.close()
             raise
 
-    # ---- environments -----------------------------------------------------------------------------------------------
-
     def _init_env_arguments(self) -> dict[str, Any]:
         """Return the arguments for `init_env`: all that it names, those with other values than by default, `env_type`.
 
         If a subclass's `init_env` does not name `env_kwargs`, it is likely to pass its `**kwargs` on to `make_env`.
         Then the contents of `env_kwargs` are arguments, and the keywords that say what the agent is to see.
         """
-        block, words = self.settings.env, self.settings.env.model_dump()
-        names, fields = inspect.signature(self.init_env).parameters, type(block).model_fields
+        words, fields = self.settings.env.model_dump(), EnvBlock.model_fields
+        names = inspect.signature(self.init_env).parameters
         heeded = {*names, "env_type"}
         words = {name: value for name, value in words.items() if name in heeded or value != fields[name].default}
         if "env_kwargs" in names:
@@ -171,92 +304,40 @@ class Player(ClosedAtExit):
         A subclass may define its own `init_env`, which sets `train_env`, `eval_env` and, for parallel rollouts,
         `train_env_parallel`. These environments name the tasks: see `num_train_tasks` of `make_env`.
         """
+        words = {name: value for name, value in locals().items() if name in EnvBlock.model_fields}  # all but `kwargs`
         if env_type != "meta":
             raise BadSettings(f"env_type={env_type!r} is unknown. Only 'meta' is.")
         extras = observed_extras(self.agent_arch)
         more = {name: one for name, one in kwargs.items() if name not in extras}  # a subclass may pass extras on
-        words = {
-            "env_name": env_name,
-            "max_rollouts_per_task": max_rollouts_per_task,
-            "num_train_tasks": num_train_tasks,
-            "num_eval_tasks": num_eval_tasks,
-            "num_parallel_workers": num_parallel_workers,
-            "num_envs": num_envs,
-            "backend": backend,
-            "share_tasks": share_tasks,
-            "env_kwargs": {**(env_kwargs or {}), **more},
-            "manager_options": {
-                "on_failure": on_failure,
-                "step_timeout": step_timeout,
-                "reset_timeout": reset_timeout,
-                "start_timeout": start_timeout,
-                "max_restarts": max_restarts,
-                "restart_window": restart_window,
-                **(manager_options or {}),
-            },
+        words["env_kwargs"] = {**(env_kwargs or {}), **more}
+        words["manager_options"] = {
+            **{name: words[name] for name in FailureSettings.model_fields},
+            **(manager_options or {}),
         }
         self._close_envs()
-        self._env_factory = SettingsEnvFactory(words, extras, self._tree)
+        self._env_factory = LearnerEnvs(self._tree, words, extras)
         self.max_rollouts_per_task = max_rollouts_per_task
         self.observation_space, self.action_space = self._envs.spaces
 
-    _env_factory: EnvFactory | None = None
+    _env_factory: LearnerEnvs | None = None
 
     @property
-    def _envs(self) -> EnvFactory:
+    def _envs(self) -> LearnerEnvs:
         if self._env_factory is None:
             raise ClosedError(
                 "The learner has been closed. Make another, or go on with its run: Learner.resume(folder)."
             )
         return self._env_factory
 
-    @property
-    def _envs_to_set(self) -> EnvFactory:
-        """Return the place for environments that a subclass has made."""
-        if self._env_factory is None:
-            self._env_factory = GivenEnvs(self._tree)
-            self.max_rollouts_per_task = self.settings.env.max_rollouts_per_task
-        return self._env_factory
-
-    @property
-    def train_env_parallel(self) -> ParallelEnvManager | None:
-        """Environments for parallel rollouts. None: rollouts are collected one after another in `train_env`.
-
-        This and the other environments may be set. The learner closes the environments that are set, and those that
-        they replace.
-        """
-        return self._envs.many("train")
-
-    @train_env_parallel.setter
-    def train_env_parallel(self, envs: ParallelEnvManager | None) -> None:
-        self._envs_to_set.use_many("train", envs)
-
-    @property
-    def eval_env_parallel(self) -> ParallelEnvManager | None:
-        """Separate environments for evaluation, if there are several for training; made on first use."""
-        return self._envs.many("eval")
-
-    @eval_env_parallel.setter
-    def eval_env_parallel(self, envs: ParallelEnvManager | None) -> None:
-        self._envs_to_set.use_many("eval", envs)
-
-    @property
-    def train_env(self) -> Env[Any, Any]:
-        """Environment for training, made on first use."""
-        return self._envs.single("train")
-
-    @train_env.setter
-    def train_env(self, env: Env[Any, Any]) -> None:
-        self._envs_to_set.use_single("train", env)
-
-    @property
-    def eval_env(self) -> Env[Any, Any]:
-        """Environment for evaluation, which is never trained in; made on first use."""
-        return self._envs.single("eval")
-
-    @eval_env.setter
-    def eval_env(self, env: Env[Any, Any]) -> None:
-        self._envs_to_set.use_single("eval", env)
+    # These environments may be set. The learner closes the environments that are set, and those that they replace.
+    train_env_parallel: ParallelEnvManager | None = _envs_of("many", "train")
+    """Environments for parallel rollouts. None: rollouts are collected one after another in `train_env`."""
+    eval_env_parallel: ParallelEnvManager | None = _envs_of("many", "eval")
+    """Separate environments for evaluation, if there are several for training; made on first use."""
+    train_env: Env[Any, Any] = _envs_of("single", "train")
+    """Environment for training, made on first use."""
+    eval_env: Env[Any, Any] = _envs_of("single", "eval")
+    """Environment for evaluation, which is never trained in; made on first use."""
 
     @property
     def train_tasks(self) -> list[Any] | None:
@@ -278,8 +359,6 @@ class Player(ClosedAtExit):
     def num_env_steps(self) -> int:
         """Return the number of environment steps in training so far."""
         return self._n_env_steps_total
-
-    # ---- the agent --------------------------------------------------------------------------------------------------
 
     @one_thread
     def init_agent(self) -> None:
@@ -309,8 +388,6 @@ class Player(ClosedAtExit):
             except (BadCheckpoint, FileNotFoundError) as error:
                 raise BadSettings(f"`policy.begin_with: {policy.begin_with}` cannot be taken. {error}") from error
             self.agent.parameters.load(dict(stored["arrays"]))
-
-    # ---- collecting -------------------------------------------------------------------------------------------------
 
     @one_thread
     def collect_rollouts(self, num_rollouts: int, random_actions: bool = False) -> int:
@@ -343,8 +420,6 @@ class Player(ClosedAtExit):
             self._n_env_steps_total += self.last_rollouts.num_steps
             self.seconds["collect"] += time.perf_counter() - began
         return self.last_rollouts.num_steps
-
-    # ---- evaluation -------------------------------------------------------------------------------------------------
 
     @one_thread
     def evaluate(self, num_rollouts_per_task: int | None = None, deterministic: bool | None = None) -> Adaptation:

@@ -14,7 +14,7 @@ import yaml
 
 from parallel_envs.learners.meta import load_settings
 from parallel_envs.learners.meta.agent import AGENT_ARCHS, read_algorithm, read_memory
-from parallel_envs.meta.families import find_family
+from parallel_envs.meta.making import find_family
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "examples" / "results" / "meta"

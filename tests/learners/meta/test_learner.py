@@ -147,7 +147,7 @@ def test_updates_that_were_undone_are_told_and_fail_a_run_that_has_no_other(
         assert learner.num_iters_done == 0
     with Learner(settings("Poisoned", env__env_kwargs={"num_steps": 5}, train__num_iters=3)) as learner:
         learner.train(tmp_path / "some")
-    assert "Updates that were not finite, and undone: 1 of 3." in caplog.text
+    assert "Updates that were not finite, and undone: meta 1 of 3." in caplog.text
     (own,) = read_metrics(tmp_path / "some")[-1]["agents"].values()
     assert own["skipped"] == 1
 
@@ -259,17 +259,21 @@ def test_a_run_that_is_resumed_goes_on_as_one_that_was_never_ended(
 
 
 @pytest.mark.parametrize("name", SOME_RUNS)
-def test_a_runs_settings_say_everything_and_mean_the_same(name: str) -> None:
+def test_a_runs_settings_say_everything_and_mean_the_same(name: str, tmp_path: Path) -> None:
+    def settings_of_run(learner: Learner, folder: Path) -> Any:
+        learner._start_training(folder)
+        return yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
+
     given = {**RUNS[name], "train": {**RUNS[name]["train"], "num_iters": None}}
     with Learner(given) as learner:
-        told = yaml.safe_load(yaml.safe_dump(learner._described()))
+        told = settings_of_run(learner, tmp_path / "first")
         config = dataclasses.asdict(learner._config)
     elsewhere = {"rollout_length", "learning_starts", "train_interval"}
     assert told["policy"]["algorithm"].keys() == {"name", *config} - elsewhere
     assert told["train"]["num_iters"] == 100
     with Learner(told) as again:
         assert (again._config, again._memory) == (learner._config, learner._memory)
-        assert again._described() == told
+        assert settings_of_run(again, tmp_path / "second") == told
 
 
 def _pull_after(count: int, learner: Learner) -> Any:

@@ -11,8 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 from parallel_envs.learners.meta import AGENT_ARCHS
 from parallel_envs.learners.meta.agent import make_algorithm, read_algorithm, set_memory_span
-from parallel_envs.learners.meta.memory import GRU, MemoryConfig
-from parallel_envs.learners.meta.sequences import RolloutBuffer
+from parallel_envs.learners.meta.memory import GRU, MemoryConfig, RolloutBuffer
 from parallel_envs.learners.parameters import AgentParameters
 from tests.learners.meta.families import DQN, SAC
 

@@ -72,8 +72,8 @@ def test_fast_weights_are_32_by_32_by_default() -> None:
         ("policy__algorithm", {"name": "ppo", "hiden": [4]}, "Did you mean `hidden`?"),
         ("policy__algorithm", {"name": "ppo", "network": "mlp"}, "`policy.arch: memory`, which needs `gru`"),
         ("policy__algorithm", {"name": "ppo", "rollout_length": 9}, "Say `train.num_rollouts_per_iter`"),
-        ("policy__algorithm", {**DQN, "num_steps": 3}, "does not go together with an agent that remembers"),
-        ("policy__algorithm", {**DQN, "prioritized": 0.5}, "does not go together with an agent that remembers"),
+        ("policy__algorithm", {**DQN, "num_steps": 3}, "does not go together with `policy.arch: memory`"),
+        ("policy__algorithm", {**DQN, "prioritized": 0.5}, "does not go together with `policy.arch: memory`"),
         ("policy__memory", {"name": "fast_weight"}, "`policy.memory.name: 'fast_weight'`"),
         ("policy__memory", {"name": "gru", "num_values": 8}, "`policy.memory.num_values: 8` means nothing to a GRU"),
         ("policy__memory", {**FAST, "num_places": 0}, "`policy.memory.num_places: 0`"),
@@ -89,7 +89,7 @@ def test_fast_weights_are_32_by_32_by_default() -> None:
         (
             "policy",
             {"arch": "markov", "algorithm": {"name": "ppo", "network": "gru"}},
-            "`policy.arch: markov` does not",
+            "`policy.arch: markov`, which remembers nothing",
         ),
         ("policy", {"arch": "memory_markov", "algorithm": DQN}, "wants a policy apart from the values"),
         ("policy", {"arch": "markov", "algorithm": SAC}, "SAC acts in Box spaces only"),
@@ -110,12 +110,12 @@ def test_wrong_settings_are_named(word: str, value: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("word", "text"),
     [
-        ("num_iters", "`num_iters` is unknown. Did you mean `train.num_iters`?"),
+        ("num_iters", "`num_iters` is unknown. It is `train.num_iters`."),
         ("num_itres", "`num_itres` is unknown. Did you mean `train.num_iters`?"),
-        ("total_steps", "`total_steps` is unknown. It is called `train.n_env_steps_total` here."),
-        ("train.n_envs", "`train.n_envs` is unknown. It is called `env.num_envs` here."),
-        ("policy.gamma", "`policy.gamma` is unknown. It is called `policy.algorithm.discount` here."),
-        ("train.seed", "`train.seed` is unknown. Did you mean `seed`?"),
+        ("total_steps", "`total_steps` is unknown. It is `train.n_env_steps_total`."),
+        ("train.n_envs", "`train.n_envs` is unknown. It is `env.num_envs`."),
+        ("policy.gamma", "`policy.gamma` is unknown. It is `policy.algorithm.discount`."),
+        ("train.seed", "`train.seed` is unknown. It is `seed`."),
     ],
 )
 def test_a_word_of_another_block_is_told_by_its_path(word: str, text: str) -> None:

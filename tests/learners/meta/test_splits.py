@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parallel_envs.learners.config import BadSettings
-from parallel_envs.meta.families import KNOWN, Family, TaskSplit, find_family, split
+from parallel_envs.meta.making import KNOWN, Family, TaskSplit, find_family, split
 from parallel_envs.seeding import SeedTree
 
 GRID = find_family("GridNavi-v0", {})
