@@ -6,9 +6,8 @@ import copy
 import dataclasses
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,6 @@ from parallel_envs.learners.acting import LearnerPolicy
 from parallel_envs.learners.algorithm import Agent, Algorithm, AlgorithmConfig, Plan, UpdateReport
 from parallel_envs.learners.checkpoint import CARRY, STAMPS, BadCheckpoint, check_whole, form_of
 from parallel_envs.learners.dqn import DQN, DQNConfig
-from parallel_envs.learners.masks import check_flags
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
@@ -86,7 +84,23 @@ class AgentLearner:
         self.parameters = AgentParameters(self.algorithm, seed.child("network").seed())
         self.generator = seed.child("draws").generator()
         self.counters: dict[str, Any] = {"steps": 0, "rounds": 0, "updates": 0, "skipped": 0, "frozen": False}
-        self.memory = self._new_memory(num_rows)
+        spaces = self.algorithm.observation_space, self.algorithm.action_space
+        fields: Any = config
+        self.memory: TrajectoryStore | ReplayBuffer
+        if self.algorithm.on_policy:
+            size, length = getattr(fields, "minibatch_size", 0), fields.rollout_length
+            if size > length * num_rows:
+                raise ValueError(
+                    f"Agent {agent!r}: minibatch_size={size} is larger than its batch of {length} steps in {num_rows} "
+                    "environments. Give a smaller minibatch or a longer rollout."
+                )
+            self.memory = TrajectoryStore(*spaces, length, num_rows)
+        else:
+            sizes: Any = max(fields.buffer_size, num_rows), num_rows
+            how: dict[str, Any] = {"num_steps": fields.num_steps, "discount": fields.discount}
+            if alpha := getattr(fields, "prioritized", 0.0):
+                how |= {"alpha": alpha, "beta": fields.prioritized_correction, "sampler": fields.sampler}
+            self.memory = (PrioritizedReplayBuffer if alpha else ReplayBuffer)(*spaces, *sizes, **how)
         self.acting_version = 0
         """Version of the weights that act: the number of updates attempted before these weights were made."""
         places = self.memory.horizon if isinstance(self.memory, TrajectoryStore) else self.memory.capacity
@@ -94,32 +108,11 @@ class AgentLearner:
         """Version of the weights that acted, for every place in the memory."""
         self.metrics: dict[str, float] = {}
         """Metrics of the last update."""
+        self.carry: npt.NDArray[Any] | None = None
+        """A recurrent network's memory at the beginning of the next trajectory."""
         self._acting_seed = seed.child("acting").seed()
         self._missed = False  # whether steps were not stored since the last stored one
         self._drawn: Any = None  # places in the replay buffer of the last plan's steps
-        self._carry: npt.NDArray[Any] | None = None  # a recurrent network's memory at the trajectory's beginning
-
-    def _new_memory(self, num_rows: int) -> TrajectoryStore | ReplayBuffer:
-        spaces, config = (self.algorithm.observation_space, self.algorithm.action_space), self.config
-        if self.algorithm.on_policy:
-            size = getattr(config, "minibatch_size", 0)
-            if size > config.rollout_length * num_rows:
-                raise ValueError(
-                    f"Agent {self.agent!r}: minibatch_size={size} is larger than its batch of "
-                    f"{config.rollout_length} steps in {num_rows} environments. Give a smaller minibatch or a longer "
-                    "rollout."
-                )
-            return TrajectoryStore(*spaces, config.rollout_length, num_rows)
-        sizes = (max(config.buffer_size, num_rows), num_rows)
-        returns = {"num_steps": config.num_steps, "discount": config.discount}
-        if not getattr(config, "prioritized", 0.0):
-            return ReplayBuffer(*spaces, *sizes, **returns)
-        priorities: dict[str, Any] = {
-            "alpha": config.prioritized,
-            "beta": config.prioritized_correction,
-            "sampler": config.sampler,
-        }
-        return PrioritizedReplayBuffer(spaces[0], spaces[1], sizes[0], sizes[1], **priorities, **returns)
 
     @property
     def model(self) -> AgentLearner:
@@ -131,7 +124,7 @@ class AgentLearner:
     def begin(self, observations: Any, begins: Flags | None = None) -> None:
         """Start new episodes after a reset of all environments. On-policy experience without an update is dropped."""
         self._check_mask(observations)
-        self._carry, self._missed = None, False
+        self.carry, self._missed = None, False
         if isinstance(self.memory, TrajectoryStore):
             self.memory.begin(observations, begins)
         else:
@@ -172,13 +165,15 @@ class AgentLearner:
             self.stamps[memory.add(before, *step, begins_before & valid)] = self.acting_version
 
     def _check_mask(self, observations: Any) -> None:
-        """Raise ValueError, naming the agent, for a mask with values other than 0 and 1."""
+        """Raise ValueError, naming the agent, for a mask with values other than 0 and 1, such as an added one."""
         if not self.algorithm.encoder.masked:
             return
-        try:
-            check_flags(observations["action_mask"])
-        except ValueError as error:
-            raise ValueError(f"Agent {self.agent!r}: {error}") from None
+        mask = np.asarray(observations["action_mask"])
+        if mask.dtype != np.bool_ and (odd := mask[mask.astype(bool) != mask]).size:
+            raise ValueError(
+                f"Agent {self.agent!r}: its action_mask holds {odd.flat[0]}. Give 1 for what is allowed and 0 for what "
+                "is not: of a mask that is added to logits, `mask == 0`."
+            )
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
@@ -210,10 +205,10 @@ class AgentLearner:
         if isinstance(self.memory, TrajectoryStore):
             experience = self.memory.trajectory(self.memory.finish())
             if not experience.valid.any():
-                self._carry = None
+                self.carry = None
                 return None
-            if experience.memory is None and self._carry is not None:
-                experience = dataclasses.replace(experience, memory=(self._carry,))
+            if experience.memory is None and self.carry is not None:
+                experience = dataclasses.replace(experience, memory=(self.carry,))
         plan = self.algorithm.draw(experience, self.generator, self.counters["updates"])
         self._drawn = plan.arrays.get("indices")
         return dataclasses.replace(plan, learning_rate=self.config.learning_rate_after(self.counters["updates"]))
@@ -224,13 +219,9 @@ class AgentLearner:
         self.counters["updates" if report.learnt else "skipped"] += 1
         self.metrics = dict(report.metrics)
         if report.carry is not None or report.failure is not None:  # after an exception the memory is empty
-            self._carry = report.carry
+            self.carry = report.carry
         if report.taught is not None and isinstance(self.memory, PrioritizedReplayBuffer):
             self.memory.update_priorities(drawn, report.taught)
-
-    def carry_on(self, carry: npt.NDArray[Any] | None) -> None:
-        """Set a recurrent network's memory at the beginning of the next trajectory."""
-        self._carry = carry
 
     def policy(self) -> LearnerPolicy:
         """Return a policy with a copy of the network, and with its own generator."""
@@ -253,8 +244,8 @@ class AgentLearner:
         `with_memory=False` leaves out the buffer, which may be large.
         """
         arrays = {name: array.copy() for name, array in self.parameters.arrays().items()}
-        if self._carry is not None:
-            arrays[CARRY] = self._carry.copy()
+        if self.carry is not None:
+            arrays[CARRY] = self.carry.copy()
         state: dict[str, Any] = {
             "config": {"name": self.algorithm.name, **dataclasses.asdict(self.config)},
             "form": form_of(self.parameters),
@@ -273,7 +264,7 @@ class AgentLearner:
         arrays = dict(state["arrays"])
         carry = arrays.pop(CARRY, None)
         self.parameters.load(arrays)
-        self._carry = None if carry is None else np.array(carry)
+        self.carry = None if carry is None else np.array(carry)
         self.counters |= state["counters"]
         self.acting_version = self.version
         self.generator.bit_generator.state = copy.deepcopy(state["generator"]["draws"])
@@ -293,9 +284,8 @@ class AgentLearner:
                 if np.shape(stamps) not in ((), (size,)):
                     raise ValueError(f"{STAMPS} is of the shape {np.shape(stamps)}, and {size} steps are stored.")
             except ValueError as error:
-                raise BadCheckpoint(
-                    f"{where} does not fit agent {self.agent!r}: {error} Nothing was loaded."
-                ) from error
+                text = f"{where} does not fit agent {self.agent!r}: {error} Nothing was loaded."
+                raise BadCheckpoint(text) from error
 
     def close(self) -> None:
         """Release shared memory of the experience, which can still be read and written."""
@@ -321,9 +311,8 @@ _EPISODES = 100  # the returns of so many last episodes are kept
 _MOST_EMPTY = 1000  # steps without any agent, before this is an error
 
 
-@dataclass(frozen=True, slots=True)
-class StepFacts:
-    """Facts about one step of all environments, for all agents."""
+class StepFacts(NamedTuple):
+    """Facts about one step of all environments. Of `unseen` and `returned`, only agents with any."""
 
     anew: Flags
     """Environments in which a new episode began."""
@@ -332,9 +321,9 @@ class StepFacts:
     lived: Mapping[Agent, Flags]
     """Environments in which the agent acted and the outcome is known."""
     unseen: Mapping[Agent, Flags]
-    """Environments in which the agent acted and is absent now, without an end of its episode. Only agents with any."""
+    """Environments in which the agent acted and is absent now, without an end of its episode."""
     returned: Mapping[Agent, Flags]
-    """Environments in which the agent is back in an episode that had ended for it. Only agents with any."""
+    """Environments in which the agent is back in an episode that had ended for it."""
 
 
 class EpisodeTracker:
@@ -346,18 +335,16 @@ class EpisodeTracker:
     """
 
     def __init__(self, agents: Sequence[Agent], num_rows: int) -> None:
-        self.begins: dict[Agent, Flags] = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
+        self._nowhere = np.zeros(num_rows, np.bool_)
+        self.begins: dict[Agent, Flags] = {agent: self._nowhere.copy() for agent in agents}
         """Environments in which the agent's newest observation is the first of an episode."""
         self.returns: dict[Agent, deque[float]] = {agent: deque(maxlen=_EPISODES) for agent in agents}
         """Returns of the agent's last episodes."""
         self.num_episodes: dict[Agent, int] = dict.fromkeys(agents, 0)
         """Number of finished episodes."""
-        self._seen = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
-        self._ended = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
-        self._running = {agent: np.zeros(num_rows) for agent in agents}
         self._num_empty = 0  # steps since any agent acted
         self._steady: tuple[object, object] | None = None
-        self._nowhere = np.zeros(num_rows, np.bool_)
+        self.begin(self.begins)
 
     def restore(self, returns: Mapping[Agent, Sequence[float]], num_episodes: Mapping[Agent, int]) -> None:
         """Set the returns of the agents' last episodes, and the numbers of finished episodes."""
@@ -367,11 +354,10 @@ class EpisodeTracker:
 
     def begin(self, present: Mapping[Agent, Flags]) -> None:
         """Start new episodes after a reset of all environments."""
-        for agent in self.begins:
-            self._seen[agent] = present[agent].copy()
-            self.begins[agent] = present[agent].copy()
-            self._ended[agent] = np.zeros_like(self._ended[agent])
-            self._running[agent] = np.zeros_like(self._running[agent])
+        self._seen = {agent: present[agent].copy() for agent in self.begins}
+        self._ended = {agent: self._nowhere.copy() for agent in self.begins}
+        self._running = {agent: np.zeros(len(self._nowhere)) for agent in self.begins}
+        self.begins = {agent: present[agent].copy() for agent in self.begins}
         self._steady = None
 
     def step(

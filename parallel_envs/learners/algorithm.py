@@ -37,8 +37,7 @@ from parallel_envs.engine import Failure
 from parallel_envs.errors import ParallelEnvsError
 from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.distributions import Head
-from parallel_envs.learners.masks import check_mask
-from parallel_envs.learners.networks import ObservationEncoder
+from parallel_envs.learners.networks import ObservationEncoder, check_mask
 from parallel_envs.learners.parameters import ParameterMatrix
 from parallel_envs.spelling import hint, is_one_of
 from parallel_envs.vector.checks import is_number, is_share, is_whole

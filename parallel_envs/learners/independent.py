@@ -62,7 +62,7 @@ class IndependentLearners(ClosedAtExit):
     """Learners of all agents of some environments.
 
     `agents[agent]` is an `AgentLearner`; `agents[agent].model.memory` is its experience. Agents that die, join or are
-    absent learn from their own steps only. `masks.py` describes action masks.
+    absent learn from their own steps only. `networks.py` describes action masks.
 
     Threads: one thread at a time. A call from a second thread while a first one is inside a method, such as `train`,
     raises `ConcurrentCall` and does nothing; so does `close`. `returns` may be called meanwhile.

@@ -1,7 +1,25 @@
-"""Networks of learners: observation encoding, layers, images, memory. All operations support `torch.vmap`.
+"""Networks of learners: observations and action masks, layers, images, memory. All operations support `torch.vmap`.
 
 Weights are sampled from a given generator, orthogonal as in the "37 implementation details of PPO" (Huang et al. 2022);
 biases are zero. Torch's global random state is not used.
+
+An action mask is an entry `"action_mask"` beside `"observation"` in a Dict observation: 1 (or True) for an action that
+is allowed, 0 for one that is not. Infos are not stored, so masks in infos (of Gymnasium's Taxi, and of some of
+PettingZoo's classic games) are ignored. A wrapper moves such a mask into the observation:
+
+    class Masked(gymnasium.Wrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            mask = MultiBinary(int(env.action_space.n))
+            self.observation_space = Dict({"observation": env.observation_space, "action_mask": mask})
+
+        def reset(self, **how):
+            seen, info = self.env.reset(**how)
+            return {"observation": seen, "action_mask": info["action_mask"]}, info
+
+        def step(self, action):
+            seen, *rest, info = self.env.step(action)
+            return {"observation": seen, "action_mask": info["action_mask"]}, *rest, info
 """
 
 from __future__ import annotations
@@ -28,7 +46,7 @@ class ObservationEncoder:
 
     A Box is taken as it is, except for bytes from 0 to 255: they become numbers from 0 to 1. (Those of pictures stay
     bytes, which the network converts.) Discrete and MultiDiscrete are one-hot encoded. A Dict has `"observation"`, and
-    `"action_mask"` if actions are masked (`masks.py`). A Dict with other parts is refused, as they would be ignored.
+    `"action_mask"` if actions are masked (see above). A Dict with other parts is refused, as they would be ignored.
 
     Raises TypeError for any other space.
     """
@@ -93,6 +111,32 @@ def _one_hot(values: Array, size: int) -> Array:
     inside = np.clip(values.astype(np.intp).ravel(), 0, size - 1)  # rows of absent agents hold 0, maybe outside
     ones[np.arange(values.size), inside] = 1.0
     return ones.reshape(*values.shape, size)
+
+
+def check_mask(observation_space: Space[Any], action_space: Space[Any]) -> None:
+    """Raise TypeError if the action space cannot be masked, or the mask's space does not fit it."""
+    if not isinstance(observation_space, Dict) or "action_mask" not in observation_space.spaces:
+        return
+    match action_space:
+        case Discrete():
+            size = int(action_space.n)
+        case MultiDiscrete():
+            size = int(action_space.nvec.sum())
+        case _:
+            raise TypeError(f"{action_space} cannot be masked. Leave 'action_mask' out of its observations.")
+    mask, holds_flags = observation_space["action_mask"], False
+    match mask:
+        case MultiBinary():
+            holds_flags = True
+        case MultiDiscrete():
+            holds_flags = bool((mask.start == 0).all() and (mask.nvec == 2).all())
+        case Box():
+            holds_flags = bool((mask.low >= 0).all() and (mask.high <= 1).all())
+    if mask.shape != (size,) or not holds_flags:
+        raise TypeError(
+            f"{mask} is not a mask for {action_space}. Give MultiBinary({size}), or a Box of its shape from 0 to 1: 1 "
+            "for what is allowed."
+        )
 
 
 # ---- layers -----------------------------------------------------------------------------------------------------

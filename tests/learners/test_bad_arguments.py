@@ -13,7 +13,6 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Te
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
 from parallel_envs.learners.distributions import stochastic_head
 from parallel_envs.learners.dqn import DQN
-from parallel_envs.learners.masks import check_flags
 from parallel_envs.learners.networks import ObservationEncoder
 from parallel_envs.learners.ppo import PPO
 from parallel_envs.learners.sac import SAC
@@ -112,11 +111,6 @@ def test_a_space_that_an_algorithm_cannot_take_is_named_with_the_agent(
 def test_a_mask_that_would_be_read_as_something_else_is_refused(mask: Any) -> None:
     with pytest.raises(TypeError, match=r"Agent 'red' .* is not a mask for Discrete\(3\)\. Give MultiBinary"):
         PPO(SMALL, Dict({"observation": SEEN, "action_mask": mask}), THREE, agent="red")
-
-
-@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float32])
-def test_flags_may_be_of_any_type(dtype: Any) -> None:
-    check_flags(np.array([[0, 1], [0, 0]], dtype))
 
 
 def test_spaces_without_a_network_or_a_distribution_are_refused() -> None:

@@ -261,7 +261,7 @@ def test_what_was_remembered_ends_with_a_reset() -> None:
     agents = lives.learners("ppo-gru", 1)
     lives.live(agents, 0)
     learner = agents["agent_0"]
-    learner.carry_on(np.ones((lives.NUM_ROWS, 6), np.float32))
+    learner.carry = np.ones((lives.NUM_ROWS, 6), np.float32)
     learner.begin(np.zeros((lives.NUM_ROWS, 5), np.float32), np.ones(lives.NUM_ROWS, np.bool_))
     lives.live(agents, 1)
     plan = learner.plan()

@@ -139,7 +139,7 @@ def test_ctrl_c_is_heard_while_a_learner_hangs(train: Train, tmp_path: Path, mon
     def hanging(updates: Any, jobs: Any) -> None:
         submitted.append(jobs)
         if len(submitted) == 2:
-            os.kill(updates.runner.mode._pool.pid(0), signal.SIGSTOP)
+            os.kill(updates.mode._pool.pid(0), signal.SIGSTOP)
         submit(updates, jobs)
 
     def struck(updates: Any, is_so: Any) -> None:

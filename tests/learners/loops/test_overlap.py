@@ -15,7 +15,7 @@ import torch
 from parallel_envs.learners import Diverged, IndependentLearners
 from parallel_envs.learners.acting import LearnerPolicy
 from parallel_envs.learners.loops import LoopOptions, learner_thread, open_loop
-from parallel_envs.learners.updates.sequential import update_one
+from parallel_envs.learners.updates.mode import update_one
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import time_is_up_when
@@ -209,7 +209,7 @@ def test_an_error_of_learning_is_raised_in_the_caller(how: Any) -> None:
     def fail() -> None:
         with unhurried(made, 1, **how) as loop:
             opened: Any = loop
-            opened.updates.runner.mode = Failing(opened.updates.runner.mode, after=3)
+            opened.updates.mode = Failing(opened.updates.mode, after=3)
             advance(loop, 1000)
 
     with learners(PPO) as made:
