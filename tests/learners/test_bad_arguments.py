@@ -86,10 +86,16 @@ SPACES: list[tuple[Any, Any, Any, Any, str]] = [
     (PPO, SMALL, MASK, THREE, r"'red' .*Discrete\(3\) is not a mask for"),
     (PPO, SMALL, MASKED, ARM, "'red' .* cannot be masked"),
     (DQN, DQNConfig(), SEEN, ARM, r"Agent 'red' cannot learn with dqn: .* DQN acts in Discrete spaces only"),
-    (SAC, SACConfig(), SEEN, THREE, "Agent 'red' cannot learn with sac: .*SAC acts in Box spaces only"),
+    (SAC, SACConfig(), SEEN, THREE, "Agent 'red' cannot learn with sac: .*SAC acts in floating Box spaces only"),
     (SAC, SACConfig(), SEEN, Box(-np.inf, np.inf, (2,)), "Agent 'red' cannot learn with sac: .*has no bounds"),
     (SAC, SACConfig(), PICTURES, ARM, "Agent 'red' cannot learn with sac: .*flat observations only"),
-    (SAC, SACConfig(), SEEN, Box(0, 3, (1,), np.int64), "Agent 'red' cannot learn with sac: .*holds whole numbers"),
+    (
+        SAC,
+        SACConfig(),
+        SEEN,
+        Box(0, 3, (1,), np.int64),
+        "Agent 'red' cannot learn with sac: .*floating Box spaces only",
+    ),
 ]
 
 
@@ -130,8 +136,8 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"workers": 1.5}, TypeError, "workers=1.5 is not a whole number"),
     ({"workers": "2"}, TypeError, "workers='2' is not a whole number"),
     ({"workers": True}, TypeError, "workers=True is not a whole number"),
-    ({"config": {"red": SMALL}}, ValueError, "no config for 'blue'"),
-    ({"config": dict.fromkeys(("red", "blue", "green"), SMALL)}, ValueError, "'green', which is not an agent here"),
+    ({"config": {"red": SMALL}}, ValueError, "no config 'blue'"),
+    ({"config": dict.fromkeys(("red", "blue", "green"), SMALL)}, ValueError, "no agent or no config 'green'"),
     ({"config": PPOConfig(rollout_length=2, minibatch_size=9)}, ValueError, "Agent 'red': minibatch_size=9 is larger"),
     ({"config": DQNConfig()}, TypeError, "Agent 'blue' cannot learn with dqn"),
     ({"config": 3}, TypeError, "Agent 'red': 3 is no"),

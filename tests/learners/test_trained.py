@@ -20,8 +20,7 @@ from parallel_envs import cli
 from parallel_envs.cli.evaluate import slow_imports
 from parallel_envs.evaluation import candidates_of
 from parallel_envs.learners import IndependentLearners, PPOConfig
-from parallel_envs.learners.acting import LearnerPolicy
-from parallel_envs.learners.agent import ALGORITHMS, AgentLearner, configs_by_name
+from parallel_envs.learners.agent import ALGORITHMS, AgentLearner, LearnerPolicy, configs_by_name
 from parallel_envs.learners.checkpoint import BadCheckpoint, save_agent, save_checkpoint
 from parallel_envs.learners.ppo import PPO
 from parallel_envs.learners.trained import TrainedAgent

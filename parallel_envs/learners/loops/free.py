@@ -105,10 +105,6 @@ class MinibatchSizes:
 
     With larger minibatches an update takes fewer steps of Adam for the same data and is faster. Smaller minibatches
     make more of the data. The best size depends on timing, so only the free loop adapts it.
-
-    Args:
-        agents: All agents.
-        bounds: The smallest and the largest size.
     """
 
     def __init__(self, agents: Mapping[Agent, AgentLearner], bounds: tuple[int, int]) -> None:

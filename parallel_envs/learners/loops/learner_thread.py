@@ -37,14 +37,11 @@ _GRACE_SECONDS = 5.0  # time for a running update to end by itself before its wo
 
 
 class BehaviorPolicy:
-    """Holds the weights that act, and computes how likely their actions were.
-
-    Args:
-        learner: The agent's learner. Its parameters are read here only, while it is not learning.
-    """
+    """Holds the weights that act, and computes how likely their actions were."""
 
     def __init__(self, learner: AgentLearner) -> None:
         self._learner, self._algorithm = learner, learner.algorithm
+        # The parameters of the learner are read here only, while it is not learning.
         self.actor: Any = copy.deepcopy(learner.parameters.module.actor).requires_grad_(False)
 
     def load(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -110,14 +107,10 @@ class Result:
 class LearnerThread:
     """Runs rounds of jobs by an update mode. If the mode has workers, the thread mostly waits for them.
 
-    Args:
-        mode: The update mode.
-        schedule: Decides which agent learns first.
-        at_once: True if the mode gains from several agents in one round.
-        merge: False: rounds are run one after another as they came, so that the agents that are computed together do
-            not depend on timing. True: a round is the next job of every waiting agent, or, if the mode takes one agent
-            at a time, the first job by the schedule.
-        inline: Learn in the caller as soon as jobs are submitted, without a thread: the reference, and for debugging.
+    Without `merge`, rounds are run one after another as they came, so that the agents that are computed together do not
+    depend on timing. With `merge`, a round is the next job of every waiting agent, or the first job by the schedule if
+    the mode does not gain from several agents `at_once`. With `inline`, the caller learns as soon as jobs are
+    submitted, without a thread: the reference, and for debugging.
     """
 
     def __init__(
@@ -154,15 +147,16 @@ class LearnerThread:
             self._results += self._run(self._ordered(jobs))
             return
         with self._changed:
-            self._raise_error()
+            if self._error is not None:
+                raise self._error
             self._rounds.append(list(jobs))
             self._changed.notify_all()
 
     def take(self, agents: Collection[Agent] | None = None) -> list[Result]:
         """Return the new results of these agents (None: of all), in order. Each result is returned once."""
         with self._changed:
-            if not self._stopping:
-                self._raise_error()
+            if self._error is not None and not self._stopping:
+                raise self._error
             taken = [result for result in self._results if agents is None or result.job.agent in agents]
             self._results = [result for result in self._results if result not in taken]
             return taken
@@ -183,11 +177,8 @@ class LearnerThread:
         """Return when `is_so(self)` holds. It may look at the numbers above."""
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or is_so(self))
-            self._raise_error()
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
+            if self._error is not None:
+                raise self._error
 
     def stop(self) -> None:
         """Let the running round finish, and drop waiting jobs. Raises nothing. May be called again."""

@@ -34,7 +34,7 @@ import numpy.typing as npt
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.loops.learner_thread import BehaviorPolicy, Job, LearnerThread, Result
 from parallel_envs.learners.loops.options import LoopOptions, check_agents, learning_workers
-from parallel_envs.learners.updates import MODES, ProcessUpdates, UpdateMode
+from parallel_envs.learners.updates import MODES, ProcessUpdates
 from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.threads import one_torch_thread
@@ -268,7 +268,19 @@ class AsyncLoop(Loop):
         self._planned = {agent: one.version for agent, one in learners.agents.items()}
         self._lived = dict(self._lived_before)
         self._behavior = {agent: BehaviorPolicy(one) for agent, one in learners.agents.items()}
-        mode, at_once = mode_beside(learners, options.learn_in, workers)
+        kinds, update_mode = {one.algorithm.signature for one in learners.agents.values()}, learners.update_mode
+        fuses = update_mode == "fused" or (update_mode == "auto" and len(kinds) < len(learners.agents))
+        where, inner = options.learn_in, "fused" if fuses else "sequential"
+        if where == "process":
+            limits = workers, learners.update_timeout, inner
+            mode = learners.run_by((where, workers, inner), lambda own: ProcessUpdates(own, *limits))
+            assert isinstance(mode, ProcessUpdates)
+            mode.resume()
+            at_once = fuses or workers > 1
+        else:
+            here = "thread" if where == update_mode == "thread" else inner
+            mode = learners.run_by((where, workers, here), lambda own: MODES[here](own, workers))
+            at_once = here != "sequential"
         self._one_thread = one_torch_thread()  # two threads use torch now, and its number of threads is one for both
         self._one_thread.__enter__()
         self.updates = LearnerThread(
@@ -390,21 +402,6 @@ class OverlapLoop(AsyncLoop):
         if jobs:
             self.updates.submit(jobs)
         return metrics
-
-
-def mode_beside(learners: IndependentLearners, learn_in: str, workers: int) -> tuple[UpdateMode, bool]:
-    """Return the mode that runs updates beside collecting, and whether it gains from several agents at once."""
-    kinds = {one.algorithm.signature for one in learners.agents.values()}
-    fuses = learners.update_mode == "fused" or (learners.update_mode == "auto" and len(kinds) < len(learners.agents))
-    inner = "fused" if fuses else "sequential"
-    if learn_in == "process":
-        limits = workers, learners.update_timeout, inner
-        mode = learners.run_by(("process", workers, inner), lambda own: ProcessUpdates(own, *limits))
-        assert isinstance(mode, ProcessUpdates)
-        mode.resume()
-        return mode, fuses or workers > 1
-    here = "thread" if learn_in == "thread" and learners.update_mode == "thread" else inner
-    return learners.run_by((learn_in, workers, here), lambda own: MODES[here](own, workers)), here != "sequential"
 
 
 def rounds_of(results: Sequence[Result]) -> list[list[Result]]:

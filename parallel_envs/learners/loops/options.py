@@ -86,6 +86,9 @@ class LoopWords(TypedDict, total=False):
     worker_budget: int | None
 
 
+_WORDS = {"mode": words(LoopMode), "learn_in": words(LearnIn), "schedule": words(ScheduleName)}
+
+
 @documents_fields
 @dataclass(frozen=True, kw_only=True)
 class LoopOptions:
@@ -122,10 +125,9 @@ class LoopOptions:
     """Number of workers for environments and learning together."""
 
     def __post_init__(self) -> None:
-        choice("mode", self.mode, words(LoopMode))
-        choice("learn_in", self.learn_in, words(LearnIn))
-        if not callable(self.schedule):
-            choice("schedule", self.schedule, words(ScheduleName))
+        for name, known in _WORDS.items():
+            if name != "schedule" or not callable(self.schedule):
+                choice(name, getattr(self, name), known)
         yes_or_no("vtrace", self.vtrace)
         for name in ("queue", "worker_budget"):
             if (count := getattr(self, name)) is not None:
@@ -213,16 +215,10 @@ def fewest_workers(mode: str, learn_in: str, update_mode: str) -> int:
 
 
 def share_workers(budget: int, num_envs: int, least: int, *, env_workers: int | None = None) -> Shares:
-    """Share out a budget of workers.
+    """Share out a budget of workers. Raises ValueError, naming the numbers, if the budget is too small.
 
-    Learning gets its minimum, environments as many of the rest as they can use, and learning what is left. Raises
-    ValueError, naming the numbers, if the budget is too small.
-
-    Args:
-        budget: Number of workers for environments and learning together.
-        num_envs: The most workers that environments can use; 0: environments are stepped in the caller.
-        least: The fewest workers for learning.
-        env_workers: The number of workers of the environments, if it is already fixed.
+    Learning gets its minimum, `least`, environments as many of the rest as they can use, and learning what is left.
+    `num_envs` is 0 if environments are stepped in the caller. `env_workers`: their workers, if the number is fixed.
     """
     envs = min(num_envs, max(budget - least, 1)) if env_workers is None else env_workers
     envs = envs if num_envs else 0

@@ -24,11 +24,8 @@ _WARM, _TRIES = 3, 3
 class AutoUpdates(UpdateMode):
     """Tries each mode that may be faster, on full updates. No update is wasted, because all modes compute the same.
 
-    An update is full if as many agents take part as in the largest update so far. Smaller updates run sequentially.
-
-    Args:
-        all_parameters, workers, timeout: As for `ProcessUpdates`.
-        choice: Mode that an earlier part of this run has chosen. With it nothing is measured.
+    An update is full if as many agents take part as in the largest update so far. Smaller updates run sequentially. If
+    an earlier part of this run has chosen a mode, `choice`, nothing is measured.
     """
 
     name = "auto"

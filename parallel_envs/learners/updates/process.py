@@ -50,7 +50,6 @@ UPDATE_TIMEOUT = 600.0
 """Default seconds for a round of updates. Updates take milliseconds to seconds. A run that hangs overnight costs more
 than a run that ends and says which option to give."""
 _START_SECONDS = 300.0  # for a worker to import torch and build networks, on a busy machine
-_TRIES = 2
 AN_UPDATE, ITS_START = "an update", "its start"
 AGAIN = " Another worker takes its place and does the same again."
 GIVEN_UP = (
@@ -135,14 +134,10 @@ class ProcessUpdates(UpdateMode):
     operations the interpreter may run the other thread for milliseconds. The workers give way to the environments,
     whose workers wait for the caller between any two steps: learning uses that time.
 
-    Args:
-        all_parameters: The parameters of all agents.
-        workers: The number of workers.
-        timeout: Seconds that a worker has for a round of its agents' updates; None: no limit. A worker that takes
-            longer is replaced and the update made again, as after a death. The second time, `WorkerTimeout` is raised
-            (`WorkerDied` for a death). The mode can be used after that.
-        inner: "sequential" or "fused": mode that runs the updates in the workers, beside collecting. None: sequential,
-            while the caller waits.
+    A worker has `timeout` seconds for a round of its agents' updates (None: no limit). A worker that takes longer is
+    replaced and the update made again, as after a death. The second time, `WorkerTimeout` is raised (`WorkerDied` for a
+    death). The mode can be used after that. `inner`, "sequential" or "fused", runs the updates in the workers, beside
+    collecting. None: sequential, while the caller waits.
     """
 
     name = "process"
@@ -202,56 +197,35 @@ class ProcessUpdates(UpdateMode):
     def _build_hosts(self, workers: Collection[int]) -> None:
         """Build the hosts in fresh workers. A worker that dies meanwhile is replaced, once."""
         inner = FusedUpdates if self.inner == "fused" else SequentialUpdates
-        for attempt in range(1, _TRIES + 1):
-            calls = {}
-            for worker in workers:
-                agents = self._agents_of(worker)
-                algorithms = {agent: self.all_parameters[agent].algorithm for agent in agents}
-                fields = {agent: self._fields[agent] for agent in agents}
-                calls[worker] = Call(
-                    HOST, "build", (self._key, self.host, inner, algorithms, self._out[worker], fields)
-                )
-                self._stale.update(agents)
-                self._in.pop(worker, None)
-            replies = self._replies(self._pool.send(calls), _START_SECONDS)
-            if failed := {worker: reply.failure for worker, reply in replies.items() if reply.failure is not None}:
-                for worker in failed:
-                    self._pool.kill(worker)  # useless without its host; the next update replaces the worker
-                worker, failure = next(iter(failed.items()))
-                raise host_error(failure, self._agents_of(worker))
-            workers = dead = {worker: reply for worker, reply in replies.items() if reply.death is not None}
-            if not dead:
-                return
-            if attempt == _TRIES:
-                raise self._fault_of(dead, ITS_START, GIVEN_UP)
-            self._restart(dead, self._fault_of(dead, ITS_START, AGAIN))
+
+        def build(worker: int) -> Call:
+            agents = self._agents_of(worker)
+            algorithms = {agent: self.all_parameters[agent].algorithm for agent in agents}
+            fields = {agent: self._fields[agent] for agent in agents}
+            self._stale.update(agents)
+            self._in.pop(worker, None)
+            return Call(HOST, "build", (self._key, self.host, inner, algorithms, self._out[worker], fields))
+
+        replies = self._ask(build, workers, ITS_START, _START_SECONDS)
+        if failed := {worker: reply.failure for worker, reply in replies.items() if reply.failure is not None}:
+            for worker in failed:
+                self._pool.kill(worker)  # useless without its host; the next update replaces the worker
+            worker, failure = next(iter(failed.items()))
+            raise host_error(failure, self._agents_of(worker))
 
     # ---- an update --------------------------------------------------------------------------------------------------
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         self._pool.check_open("Updates were to be made")  # before plans are written into shared memory
+        workers = dict.fromkeys(self._worker_of[agent] for agent in plans)
+        replies = self._ask(lambda worker: self._call(worker, plans), workers, AN_UPDATE, self.timeout)
         reports: dict[Agent, UpdateReport] = {}
-        for attempt in range(1, _TRIES + 1):
-            missing = {agent: plan for agent, plan in plans.items() if agent not in reports}
-            workers = dict.fromkeys(self._worker_of[agent] for agent in missing)
-            calls = {worker: self._call(worker, missing) for worker in workers}
-            self._stale |= missing.keys()  # until the reports have arrived: Ctrl-C or an error may come first
-            replies = self._replies(self._pool.send(calls), self.timeout)
-            dead = {worker: reply for worker, reply in replies.items() if reply.death is not None}
-            for worker, reply in replies.items():
-                if reply.failure is not None:  # the host itself raised, so this holds for all agents of the worker
-                    mine = [agent for agent in self._agents_of(worker) if agent in missing]
-                    reports |= dict.fromkeys(mine, UpdateReport.of_nothing(failure=reply.failure))
-                elif reply.death is None:
-                    reports |= reply.value
-            if not dead:
-                break
-            give_up = attempt == _TRIES
-            fault = self._fault_of(dead, AN_UPDATE, GIVEN_UP if give_up else AGAIN)
-            self._restart(dead, None if give_up else fault)
-            self._build_hosts(dead)
-            if give_up:
-                raise fault
+        for worker, reply in replies.items():
+            if reply.failure is None:
+                reports |= reply.value
+            else:  # the host itself raised, so this holds for all agents of the worker
+                mine = [agent for agent in self._agents_of(worker) if agent in plans]
+                reports |= dict.fromkeys(mine, UpdateReport.of_nothing(failure=reply.failure))
         # All numbers are taken over at once, so that the agents of a lost worker are not left behind the others.
         for agent, report in reports.items():
             if report.failure is None:
@@ -278,8 +252,32 @@ class ProcessUpdates(UpdateMode):
         for agent, fields in places.items():
             for name, array in arrays_in(self._in[worker], fields).items():
                 np.copyto(array, arrays[agent][name])
+        self._stale |= arrays.keys()  # until the reports have arrived: Ctrl-C or an error may come first
         requests = {agent: (fields, plans[agent].learning_rate) for agent, fields in places.items()}
         return Call(self._key, "update", (requests,))
+
+    def _ask(
+        self, call: Callable[[int], Call], workers: Collection[int], doing: str, seconds: float | None
+    ) -> dict[int, Reply]:
+        """Send a request to each worker and return the replies. A worker that dies or hangs is replaced, and asked
+        again, once.
+        """
+        answered: dict[int, Reply] = {}
+        for advice in (AGAIN, GIVEN_UP):
+            replies = self._replies(self._pool.send({worker: call(worker) for worker in workers}), seconds)
+            workers = dead = {worker: reply for worker, reply in replies.items() if reply.death is not None}
+            answered |= {worker: reply for worker, reply in replies.items() if reply.death is None}
+            if not dead:
+                break
+            fault = self._fault_of(dead, doing, advice)
+            if (doing, advice) == (ITS_START, GIVEN_UP):
+                raise fault  # the next update replaces the workers
+            self._restart(dead, fault if advice == AGAIN else None)
+            if doing == AN_UPDATE:
+                self._build_hosts(dead)
+            if advice == GIVEN_UP:
+                raise fault
+        return answered
 
     def _tell(self, worker: int, method: str, *arguments: Any) -> None:
         """Call a short method of a worker's host. If the worker is dead, the next request reports the death."""

@@ -169,7 +169,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: P
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["mode=free"], "without a bound of its queue"),
+        (["mode=free"], "needs a bound of its queue"),
         (["queue=3"], "queue=3 contradicts mode='overlap'"),
         (["backend=process", "worker_budget=1"], "environments hold 1 and learning needs at least 1, which makes 2"),
         (["vtrace=true", f"agents={json.dumps(AGENTS['dqn and ppo'])}"], "'red' learns by dqn from a replay buffer"),

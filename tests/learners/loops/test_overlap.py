@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from parallel_envs.learners import Diverged, IndependentLearners
-from parallel_envs.learners.acting import LearnerPolicy
+from parallel_envs.learners.agent import LearnerPolicy
 from parallel_envs.learners.loops import LoopOptions, learner_thread, open_loop
 from parallel_envs.learners.updates.mode import update_one
 from parallel_envs.multiagent import MultiAgentEnvManager
