@@ -410,7 +410,7 @@ def test_a_step_that_nobody_acted_in_is_told() -> None:
         envs.reset(seed=1)
         before = {agent: envs.alive[agent].copy() for agent in envs.possible_agents}
         actions: Any = {"red": np.zeros(2, np.int64), "blue": np.zeros((2, 1), np.float32)}
-        with pytest.raises(RuntimeError, match=r"called before act\(\). Call act\(\)"):
+        with pytest.raises(RuntimeError, match=r"called before act\(\). Call step\(\)"):
             learners.observe(actions, *envs.step(actions), before)
         assert learners.steps == 0
         learners.step()
