@@ -1,32 +1,38 @@
-"""Learning agent (`AgentLearner`), and the episodes of all agents (`EpisodeTracker`)."""
+"""Learning agent (`AgentLearner`), its policy (`LearnerPolicy`), and the episodes of all agents (`EpisodeTracker`)."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from gymnasium.spaces import Space
+from torch import Tensor, nn
 
-from parallel_envs.learners.acting import LearnerPolicy
 from parallel_envs.learners.algorithm import Agent, Algorithm, AlgorithmConfig, Plan, UpdateReport
 from parallel_envs.learners.checkpoint import CARRY, STAMPS, BadCheckpoint, check_whole, form_of
+from parallel_envs.learners.distributions import Head
 from parallel_envs.learners.dqn import DQN, DQNConfig
-from parallel_envs.learners.masks import check_flags
+from parallel_envs.learners.networks import ObservationEncoder
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
+from parallel_envs.policies import AgentPolicy
 from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
 from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.seeding import SeedTree
+from parallel_envs.threads import one_torch_thread
+from parallel_envs.wrappers.stacked import signature
 
+Array = npt.NDArray[Any]
+Rows = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
 
 ALGORITHMS: dict[type[AlgorithmConfig], type[Algorithm]] = {PPOConfig: PPO, DQNConfig: DQN, SACConfig: SAC}
@@ -57,8 +63,7 @@ class AgentLearner:
     Args:
         agent: The agent's name, for errors.
         config: `PPOConfig`, `DQNConfig` or `SACConfig`.
-        observation_space: The agent's space in one environment.
-        action_space: The agent's space in one environment.
+        observation_space, action_space: The agent's spaces in one environment.
         num_rows: Number of environments.
         seed: Source of all random numbers of the agent.
     """
@@ -76,8 +81,8 @@ class AgentLearner:
         if type(config) not in ALGORITHMS:
             known = ", ".join(kind.__name__ for kind in ALGORITHMS)
             raise TypeError(
-                f"Agent {agent!r}: {config!r} is not a config of an algorithm. Give one of {known}, or "
-                "register your own: parallel_envs.learners.agent.ALGORITHMS[its type] = the algorithm's class."
+                f"Agent {agent!r}: {config!r} is not a config of an algorithm in "
+                f"parallel_envs.learners.agent.ALGORITHMS. Give one of {known}, or add your own there."
             )
         self.agent = agent
         self.config: Any = config  # with the fields of its algorithm
@@ -86,7 +91,23 @@ class AgentLearner:
         self.parameters = AgentParameters(self.algorithm, seed.child("network").seed())
         self.generator = seed.child("draws").generator()
         self.counters: dict[str, Any] = {"steps": 0, "rounds": 0, "updates": 0, "skipped": 0, "frozen": False}
-        self.memory = self._new_memory(num_rows)
+        spaces = self.algorithm.observation_space, self.algorithm.action_space
+        fields: Any = config
+        self.memory: TrajectoryStore | ReplayBuffer
+        if self.algorithm.on_policy:
+            size, length = getattr(fields, "minibatch_size", 0), fields.rollout_length
+            if size > length * num_rows:
+                raise ValueError(
+                    f"Agent {agent!r}: minibatch_size={size} is larger than its batch of {length} steps in {num_rows} "
+                    "environments. Give a smaller minibatch or a longer rollout."
+                )
+            self.memory = TrajectoryStore(*spaces, length, num_rows)
+        else:
+            sizes: Any = max(fields.buffer_size, num_rows), num_rows
+            how: dict[str, Any] = {"num_steps": fields.num_steps, "discount": fields.discount}
+            if alpha := getattr(fields, "prioritized", 0.0):
+                how |= {"alpha": alpha, "beta": fields.prioritized_correction, "sampler": fields.sampler}
+            self.memory = (PrioritizedReplayBuffer if alpha else ReplayBuffer)(*spaces, *sizes, **how)
         self.acting_version = 0
         """Version of the weights that act: the number of updates attempted before these weights were made."""
         places = self.memory.horizon if isinstance(self.memory, TrajectoryStore) else self.memory.capacity
@@ -94,32 +115,11 @@ class AgentLearner:
         """Version of the weights that acted, for every place in the memory."""
         self.metrics: dict[str, float] = {}
         """Metrics of the last update."""
+        self.carry: Array | None = None
+        """A recurrent network's memory at the beginning of the next trajectory."""
         self._acting_seed = seed.child("acting").seed()
         self._missed = False  # whether steps were not stored since the last stored one
         self._drawn: Any = None  # places in the replay buffer of the last plan's steps
-        self._carry: npt.NDArray[Any] | None = None  # a recurrent network's memory at the trajectory's beginning
-
-    def _new_memory(self, num_rows: int) -> TrajectoryStore | ReplayBuffer:
-        spaces, config = (self.algorithm.observation_space, self.algorithm.action_space), self.config
-        if self.algorithm.on_policy:
-            size = getattr(config, "minibatch_size", 0)
-            if size > config.rollout_length * num_rows:
-                raise ValueError(
-                    f"Agent {self.agent!r}: minibatch_size={size} is larger than its batch of "
-                    f"{config.rollout_length} steps in {num_rows} environments. Give a smaller minibatch or a longer "
-                    "rollout."
-                )
-            return TrajectoryStore(*spaces, config.rollout_length, num_rows)
-        sizes = (max(config.buffer_size, num_rows), num_rows)
-        returns = {"num_steps": config.num_steps, "discount": config.discount}
-        if not getattr(config, "prioritized", 0.0):
-            return ReplayBuffer(*spaces, *sizes, **returns)
-        priorities: dict[str, Any] = {
-            "alpha": config.prioritized,
-            "beta": config.prioritized_correction,
-            "sampler": config.sampler,
-        }
-        return PrioritizedReplayBuffer(spaces[0], spaces[1], sizes[0], sizes[1], **priorities, **returns)
 
     @property
     def model(self) -> AgentLearner:
@@ -131,7 +131,7 @@ class AgentLearner:
     def begin(self, observations: Any, begins: Flags | None = None) -> None:
         """Start new episodes after a reset of all environments. On-policy experience without an update is dropped."""
         self._check_mask(observations)
-        self._carry, self._missed = None, False
+        self.carry, self._missed = None, False
         if isinstance(self.memory, TrajectoryStore):
             self.memory.begin(observations, begins)
         else:
@@ -162,23 +162,23 @@ class AgentLearner:
         memory = self.memory
         if isinstance(memory, TrajectoryStore):
             if memory.full:
-                raise RuntimeError(
-                    f"Agent {self.agent!r} has filled its rollout of {memory.horizon} steps. Call update() before the "
-                    "next step; train() does so."
-                )
+                text = f"Agent {self.agent!r} has filled its rollout of {memory.horizon} steps. Call update() first."
+                raise RuntimeError(text)
             self.stamps[memory.num_steps] = self.acting_version
             memory.add(*step, begins)
         else:
             self.stamps[memory.add(before, *step, begins_before & valid)] = self.acting_version
 
     def _check_mask(self, observations: Any) -> None:
-        """Raise ValueError, naming the agent, for a mask with values other than 0 and 1."""
+        """Raise ValueError, naming the agent, for a mask with values other than 0 and 1, such as an added one."""
         if not self.algorithm.encoder.masked:
             return
-        try:
-            check_flags(observations["action_mask"])
-        except ValueError as error:
-            raise ValueError(f"Agent {self.agent!r}: {error}") from None
+        mask = np.asarray(observations["action_mask"])
+        if mask.dtype != np.bool_ and (odd := mask[mask.astype(bool) != mask]).size:
+            raise ValueError(
+                f"Agent {self.agent!r}: its action_mask holds {odd.flat[0]}. Give 1 for what is allowed and 0 for what "
+                "is not: of a mask that is added to logits, `mask == 0`."
+            )
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
@@ -189,9 +189,8 @@ class AgentLearner:
             return False
         if isinstance(self.memory, TrajectoryStore):
             return self.memory.full
-        config = self.config
-        enough = self.counters["steps"] >= config.learning_starts and len(self.memory) > 0
-        return enough and self.counters["rounds"] % config.train_interval == 0
+        enough = self.counters["steps"] >= self.config.learning_starts and len(self.memory) > 0
+        return enough and self.counters["rounds"] % self.config.train_interval == 0
 
     @property
     def version(self) -> int:
@@ -210,10 +209,10 @@ class AgentLearner:
         if isinstance(self.memory, TrajectoryStore):
             experience = self.memory.trajectory(self.memory.finish())
             if not experience.valid.any():
-                self._carry = None
+                self.carry = None
                 return None
-            if experience.memory is None and self._carry is not None:
-                experience = dataclasses.replace(experience, memory=(self._carry,))
+            if experience.memory is None and self.carry is not None:
+                experience = dataclasses.replace(experience, memory=(self.carry,))
         plan = self.algorithm.draw(experience, self.generator, self.counters["updates"])
         self._drawn = plan.arrays.get("indices")
         return dataclasses.replace(plan, learning_rate=self.config.learning_rate_after(self.counters["updates"]))
@@ -224,13 +223,9 @@ class AgentLearner:
         self.counters["updates" if report.learnt else "skipped"] += 1
         self.metrics = dict(report.metrics)
         if report.carry is not None or report.failure is not None:  # after an exception the memory is empty
-            self._carry = report.carry
+            self.carry = report.carry
         if report.taught is not None and isinstance(self.memory, PrioritizedReplayBuffer):
             self.memory.update_priorities(drawn, report.taught)
-
-    def carry_on(self, carry: npt.NDArray[Any] | None) -> None:
-        """Set a recurrent network's memory at the beginning of the next trajectory."""
-        self._carry = carry
 
     def policy(self) -> LearnerPolicy:
         """Return a policy with a copy of the network, and with its own generator."""
@@ -253,8 +248,8 @@ class AgentLearner:
         `with_memory=False` leaves out the buffer, which may be large.
         """
         arrays = {name: array.copy() for name, array in self.parameters.arrays().items()}
-        if self._carry is not None:
-            arrays[CARRY] = self._carry.copy()
+        if self.carry is not None:
+            arrays[CARRY] = self.carry.copy()
         state: dict[str, Any] = {
             "config": {"name": self.algorithm.name, **dataclasses.asdict(self.config)},
             "form": form_of(self.parameters),
@@ -273,7 +268,7 @@ class AgentLearner:
         arrays = dict(state["arrays"])
         carry = arrays.pop(CARRY, None)
         self.parameters.load(arrays)
-        self._carry = None if carry is None else np.array(carry)
+        self.carry = None if carry is None else np.array(carry)
         self.counters |= state["counters"]
         self.acting_version = self.version
         self.generator.bit_generator.state = copy.deepcopy(state["generator"]["draws"])
@@ -293,9 +288,8 @@ class AgentLearner:
                 if np.shape(stamps) not in ((), (size,)):
                     raise ValueError(f"{STAMPS} is of the shape {np.shape(stamps)}, and {size} steps are stored.")
             except ValueError as error:
-                raise BadCheckpoint(
-                    f"{where} does not fit agent {self.agent!r}: {error} Nothing was loaded."
-                ) from error
+                text = f"{where} does not fit agent {self.agent!r}: {error} Nothing was loaded."
+                raise BadCheckpoint(text) from error
 
     def close(self) -> None:
         """Release shared memory of the experience, which can still be read and written."""
@@ -315,15 +309,157 @@ def _without_stamps(memory: Any) -> tuple[dict[str, Any], Any]:
     return {**memory, "arrays": arrays}, stamps
 
 
+# ---- the policy that acts ------------------------------------------------------------------------------------------
+
+Request = tuple[Any, Flags | None]
+"""Observations of one policy, and the rows that need an action. None: a single observation."""
+
+
+class LearnerPolicy(AgentPolicy):
+    """Policy with a network and its own random generator. A recurrent network has a memory for each row.
+
+    `PerAgentBatchWrapper` computes policies whose networks have one shape in one pass, as it does for `TorchPolicy`.
+    The policy changes `module`, so give a copy. `deterministic`: take the most likely action, without random numbers.
+    """
+
+    def __init__(
+        self, module: nn.Module, encoder: ObservationEncoder, head: Head, *, seed: int = 0, deterministic: bool = False
+    ) -> None:
+        self.module: Any = module.requires_grad_(False)
+        self.encoder, self.head, self.deterministic = encoder, head, deterministic
+        self.is_recurrent = hasattr(module, "initial_state")
+        self.generator = np.random.default_rng(seed)
+        self._memory: tuple[Tensor, ...] | None = None
+
+    def step(self, observation: Any) -> Any:
+        action = self.step_batch(_as_batch(observation), np.zeros(1, np.intp))[0]
+        return action if action.ndim else action.item()
+
+    def step_batch(self, observations: Any, rows: Rows | None = None) -> Array:
+        """Return actions for the rows of a batch. `rows`: the number of each row's episode."""
+        numbers, mask = self.encoder.numbers(observations)
+        with torch.inference_mode(), one_torch_thread():
+            features = torch.as_tensor(numbers)
+            if not self.is_recurrent:
+                out = self.module(features)
+            else:
+                rows = np.arange(len(numbers)) if rows is None else rows
+                memory = self._memory_of(int(rows.max()) + 1)
+                before = tuple(part[rows] for part in memory)
+                out, state = self.module(features, before)
+                seen = features.isfinite().all(-1)
+                is_all_seen = seen.all()
+                for part, new, old in zip(memory, state, before, strict=True):
+                    if not is_all_seen:  # features that are not finite leave the memory unchanged
+                        new[~seen] = old[~seen]
+                    part[rows] = new
+            outputs = out.numpy()
+        noise = None if self.deterministic else self.head.noise(self.generator, len(outputs))
+        return self.head.choose(outputs, mask, noise)
+
+    # ---- memory and state -------------------------------------------------------------------------------------------
+
+    def _memory_of(self, num_rows: int) -> tuple[Tensor, ...]:
+        """Return the memory, extended to at least `num_rows` rows."""
+        if self._memory is None:
+            self._memory = self.module.initial_state(num_rows)
+        elif (missing := num_rows - len(self._memory[0])) > 0:
+            fresh = self.module.initial_state(missing)
+            self._memory = tuple(torch.cat(pair) for pair in zip(self._memory, fresh, strict=True))
+        return self._memory or ()
+
+    @torch.inference_mode()
+    def reset(self, rows: Rows | None = None) -> None:
+        if rows is None:
+            self._memory = None
+        elif self.is_recurrent and len(rows):
+            for part in self._memory_of(int(np.max(rows)) + 1):
+                part[rows] = 0.0
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of the generator and the memory, without the weights."""
+        memory = None if self._memory is None else [part.numpy().copy() for part in self._memory]
+        return {"generator": copy.deepcopy(self.generator.bit_generator.state), "memory": memory}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.generator.bit_generator.state = state["generator"]
+        memory = state["memory"]
+        self._memory = None if memory is None else tuple(torch.tensor(part) for part in memory)
+
+    def load_state_dict(self, weights: Any) -> None:
+        """Copy the weights of a network of the same shape."""
+        self.module.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
+
+    # ---- many policies in one pass ----------------------------------------------------------------------------------
+
+    def stack_signature(self) -> Any:
+        """Return a key that is equal for policies that can be computed in one pass; None for a recurrent one."""
+        if self.is_recurrent:
+            return None
+        return type(self), signature(self.module), repr(self.encoder.space), repr(self.head.space), type(self.head)
+
+    def new_gathering(self, num_policies: int) -> Callable[[Collection[Request]], tuple[Array, Array | None]]:
+        """Return a function that encodes the observations of several policies as (policies, rows, ...)."""
+
+        def gather(requests: Collection[Request]) -> tuple[Array, Array | None]:
+            seen = [_as_batch(observation) if wanted is None else observation for observation, wanted in requests]
+            parts = [self.encoder.numbers(batch) for batch in seen]
+            masks = [mask for _, mask in parts if mask is not None]
+            return np.stack([features for features, _ in parts]), np.stack(masks) if masks else None
+
+        return gather
+
+    def compute_stacked(self, stack: Callable[[Tensor], Tensor], features: Array) -> Array:
+        """Return the outputs of all policies, each for its own rows."""
+        return stack(torch.from_numpy(features)).numpy()
+
+    def choose_stacked(
+        self, outputs: Array, mask: Array | None, wanted: Sequence[Flags | None], policies: Sequence[LearnerPolicy]
+    ) -> list[Any]:
+        """Return each policy's actions for all rows: zeros in rows that need none; None if no row needs one."""
+        is_whole = all(own is not None and own.all() for own in wanted)  # the usual case
+        rows: Sequence[Any] = wanted
+        if not is_whole:
+            rows = [np.zeros(1, np.intp) if own is None else np.flatnonzero(own) for own in wanted]
+        noise: Array | None = None
+        if not self.deterministic:
+            drawn = [policy.head.noise(policy.generator, len(own)) for policy, own in zip(policies, rows, strict=True)]
+            if is_whole:
+                noise = np.stack(drawn)
+            else:
+                noise = np.zeros((*outputs.shape[:2], drawn[0].shape[-1]))
+                for place, own, numbers in zip(noise, rows, drawn, strict=True):
+                    place[own] = numbers
+        actions = self.head.choose(outputs, mask, noise)
+        if is_whole:
+            return list(actions)
+        results: list[Any] = []
+        for own, needed, request in zip(actions, rows, wanted, strict=True):
+            if request is None:  # a single observation
+                results.append(own[0] if own.ndim > 1 else own[0].item())
+            elif len(needed):
+                zeros = np.zeros_like(own)
+                zeros[needed] = own[needed]
+                results.append(zeros)
+            else:
+                results.append(None)
+        return results
+
+
+def _as_batch(observation: Any) -> Any:
+    if isinstance(observation, dict):
+        return {key: np.asarray(part)[None] for key, part in observation.items()}
+    return np.asarray(observation)[None]
+
+
 # ---- episodes ---------------------------------------------------------------------------------------------------
 
 _EPISODES = 100  # the returns of so many last episodes are kept
 _MOST_EMPTY = 1000  # steps without any agent, before this is an error
 
 
-@dataclass(frozen=True, slots=True)
-class StepFacts:
-    """Facts about one step of all environments, for all agents."""
+class StepFacts(NamedTuple):
+    """Facts about one step of all environments. Of `unseen` and `returned`, only agents with any."""
 
     anew: Flags
     """Environments in which a new episode began."""
@@ -332,9 +468,9 @@ class StepFacts:
     lived: Mapping[Agent, Flags]
     """Environments in which the agent acted and the outcome is known."""
     unseen: Mapping[Agent, Flags]
-    """Environments in which the agent acted and is absent now, without an end of its episode. Only agents with any."""
+    """Environments in which the agent acted and is absent now, without an end of its episode."""
     returned: Mapping[Agent, Flags]
-    """Environments in which the agent is back in an episode that had ended for it. Only agents with any."""
+    """Environments in which the agent is back in an episode that had ended for it."""
 
 
 class EpisodeTracker:
@@ -346,32 +482,23 @@ class EpisodeTracker:
     """
 
     def __init__(self, agents: Sequence[Agent], num_rows: int) -> None:
-        self.begins: dict[Agent, Flags] = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
+        self._nowhere = np.zeros(num_rows, np.bool_)
+        self.begins: dict[Agent, Flags] = {agent: self._nowhere.copy() for agent in agents}
         """Environments in which the agent's newest observation is the first of an episode."""
         self.returns: dict[Agent, deque[float]] = {agent: deque(maxlen=_EPISODES) for agent in agents}
         """Returns of the agent's last episodes."""
         self.num_episodes: dict[Agent, int] = dict.fromkeys(agents, 0)
         """Number of finished episodes."""
-        self._seen = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
-        self._ended = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
-        self._running = {agent: np.zeros(num_rows) for agent in agents}
         self._num_empty = 0  # steps since any agent acted
         self._steady: tuple[object, object] | None = None
-        self._nowhere = np.zeros(num_rows, np.bool_)
-
-    def restore(self, returns: Mapping[Agent, Sequence[float]], num_episodes: Mapping[Agent, int]) -> None:
-        """Set the returns of the agents' last episodes, and the numbers of finished episodes."""
-        for agent, own in returns.items():
-            self.returns[agent] = deque(own, maxlen=_EPISODES)
-            self.num_episodes[agent] = num_episodes[agent]
+        self.begin(self.begins)
 
     def begin(self, present: Mapping[Agent, Flags]) -> None:
         """Start new episodes after a reset of all environments."""
-        for agent in self.begins:
-            self._seen[agent] = present[agent].copy()
-            self.begins[agent] = present[agent].copy()
-            self._ended[agent] = np.zeros_like(self._ended[agent])
-            self._running[agent] = np.zeros_like(self._running[agent])
+        self._seen = {agent: present[agent].copy() for agent in self.begins}
+        self._ended = {agent: self._nowhere.copy() for agent in self.begins}
+        self._running = {agent: np.zeros(len(self._nowhere)) for agent in self.begins}
+        self.begins = {agent: present[agent].copy() for agent in self.begins}
         self._steady = None
 
     def step(

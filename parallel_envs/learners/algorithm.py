@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,13 +33,12 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
-from parallel_envs.choices import Activation, words
+from parallel_envs.choices import Activation
 from parallel_envs.engine import Failure
 from parallel_envs.errors import ParallelEnvsError
 from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.distributions import Head
-from parallel_envs.learners.masks import check_mask
-from parallel_envs.learners.networks import ObservationEncoder
+from parallel_envs.learners.networks import ObservationEncoder, check_mask
 from parallel_envs.learners.parameters import ParameterMatrix
 from parallel_envs.spelling import hint, is_one_of
 from parallel_envs.vector.checks import is_number, is_share, is_whole
@@ -51,32 +51,25 @@ Metrics = dict[str, Tensor]
 # ---- configs ----------------------------------------------------------------------------------------------------
 
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "finite": (lambda number: True, ""),
-    "whole": (is_whole, "is not whole. Give whole numbers."),
+    "number": (is_number, "is not a number. Give a finite one."),
     "positive": (lambda number: number > 0, "is not above 0. Give a number above 0."),
     "not negative": (lambda number: number >= 0, "is below 0. Give 0 or more."),
     "share": (is_share, "is not from 0 to 1."),
+    "count": (lambda number: is_whole(number) and number > 0, "is not a whole number above 0."),
+    "whole": (lambda number: is_whole(number) and number >= 0, "is not a whole number from 0 up."),
 }
+_type_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 def check_fields(config: Any, rule: str, *names: str) -> None:
-    """Raise ValueError unless the named fields are finite numbers that satisfy a rule of `_RULES`."""
-    is_right, text = _RULES[rule]
+    """Raise ValueError unless these fields are finite numbers that satisfy a rule, or None by default."""
     for name in names:
         value = getattr(config, name)
-        numbers = value if name == "hidden" else (value,)
-        if not all(map(is_number, numbers)):
-            raise _field_error(config, name, value, "is not a number. Give a finite one.")
-        if not all(map(is_right, numbers)):
-            raise _field_error(config, name, value, text)
-
-
-def check_choice(config: Any, name: str, choices: Sequence[str]) -> None:
-    """Raise ValueError unless the field is one of the choices."""
-    value = getattr(config, name)
-    if not is_one_of(value, choices):
-        text = f"is unknown. Choose one of {', '.join(map(repr, choices))}.{hint(value, choices)}"
-        raise _field_error(config, name, value, text)
+        if value is None and getattr(type(config), name) is None:
+            continue
+        for is_right, text in (_RULES["number"], _RULES[rule]):
+            if not all(map(is_right, value if name == "hidden" else (value,))):
+                raise _field_error(config, name, value, text)
 
 
 def check_layers(config: Any) -> None:
@@ -115,34 +108,30 @@ class AlgorithmConfig:
     """Activation between hidden layers."""
 
     def __post_init__(self) -> None:
-        for each in dataclasses.fields(self):
-            if each.type in ("bool", bool) and not isinstance(value := getattr(self, each.name), bool | np.bool_):
-                raise _field_error(self, each.name, value, "is not a flag. Give True or False.")
+        for name, kind in _type_hints(type(self)).items():
+            value, known = getattr(self, name), typing.get_args(kind)
+            if kind is bool and not isinstance(value, bool | np.bool_):
+                raise _field_error(self, name, value, "is not a flag. Give True or False.")
+            if typing.get_origin(kind) is typing.Literal and not is_one_of(value, known):
+                text = f"is unknown. Choose one of {', '.join(map(repr, known))}.{hint(value, known)}"
+                raise _field_error(self, name, value, text)
         hidden: Any = self.hidden
         if isinstance(hidden, str) or not isinstance(hidden, Iterable):
             raise _field_error(self, "hidden", hidden, "is not a list. Give a list of sizes, as (64, 64).")
         object.__setattr__(self, "hidden", tuple(hidden))
-        check_fields(self, "whole", "hidden")
-        check_fields(self, "positive", "hidden", "learning_rate", "adam_epsilon", "max_grad_norm")
+        check_fields(self, "count", "hidden", "learning_rate_updates")
+        check_fields(self, "positive", "learning_rate", "adam_epsilon", "max_grad_norm")
+        check_fields(self, "not negative", "learning_rate_end")
         check_fields(self, "share", "discount")
-        check_choice(self, "activation", words(Activation))
+        check_fields(self, "whole", "learning_rate_steady")
         if (self.learning_rate_end is None) is not (self.learning_rate_updates is None):
             raise ValueError(
                 f"{type(self).__name__} has learning_rate_end={self.learning_rate_end} and learning_rate_updates="
                 f"{self.learning_rate_updates}. Give both, or neither."
             )
-        if self.learning_rate_end is not None:
-            check_fields(self, "positive", "learning_rate_updates")
-            check_fields(self, "whole", "learning_rate_updates")
-            check_fields(self, "not negative", "learning_rate_end")
-        check_fields(self, "whole", "learning_rate_steady")
-        check_fields(self, "not negative", "learning_rate_steady")
         if self.learning_rate_steady and self.learning_rate_end is None:
-            raise ValueError(
-                f"{type(self).__name__}.learning_rate_steady={self.learning_rate_steady} says when the learning rate "
-                "begins to fall, and it does not fall. Leave it out, or give learning_rate_end and "
-                "learning_rate_updates as well."
-            )
+            text = "needs learning_rate_end and learning_rate_updates: without them the learning rate never falls."
+            raise _field_error(self, "learning_rate_steady", self.learning_rate_steady, text)
 
     def learning_rate_after(self, updates: int) -> float:
         """Return Adam's learning rate for the next update, after `updates` updates."""
@@ -230,11 +219,11 @@ class Diverged(ParallelEnvsError, ArithmeticError):
     def of(cls, why: Mapping[Any, str]) -> Self:
         """Return the error for some agents and the reason of each."""
         lines = [f"Agent {agent!r} has not learnt: {reason}." for agent, reason in why.items()]
-        advice = (
-            " Its numbers are as they were before. Look for rewards or observations that are not finite or very large, "
+        lines.append(
+            "Its numbers are as they were before. Look for rewards or observations that are not finite or very large, "
             "or give a lower learning_rate."
         )
-        return cls(" ".join(lines) + advice, tuple(why))
+        return cls(" ".join(lines), tuple(why))
 
 
 class NothingLearnt(Diverged):
@@ -266,32 +255,25 @@ class Algorithm(ABC):
     on_policy: ClassVar[bool]
     traceable: bool = True
     """Whether `loss` is short enough for the fused mode to record it once as a list of operations."""
+    stackable: bool
+    """Whether many agents may learn in one pass. False for convolutional networks: stacked convolutions are slower than
+    one after another. They also round differently, and with so many activations some then fall on the other side of 0.
+    """
     head: Any
     """The `Head`, which turns outputs of the network into actions."""
-
-    @property
-    def stackable(self) -> bool:
-        """True if many agents may learn in one pass. False for convolutional networks.
-
-        Stacked convolutions are slower than one after another. They also round differently, and with so many
-        activations some then fall on the other side of zero.
-        """
-        return getattr(self.config, "network", "mlp") != "cnn"
 
     def __init__(
         self, config: AlgorithmConfig, observation_space: Space[Any], action_space: Space[Any], agent: Agent = None
     ) -> None:
         self.config, self.agent = config, agent
         self.observation_space, self.action_space = observation_space, action_space
+        self.stackable = getattr(config, "network", "mlp") != "cnn"
         try:
             self.encoder = ObservationEncoder(observation_space)
             self.head = self.make_head(action_space)
             check_mask(observation_space, action_space)
-            if getattr(config, "network", "mlp") == "cnn" and not self.encoder.is_image:
-                raise TypeError(
-                    f"network='cnn' needs pictures, and {observation_space} does not have three axes. Use "
-                    "network='mlp'."
-                )
+            if not self.stackable and not self.encoder.is_image:
+                raise TypeError(f"network='cnn' needs pictures, and {observation_space} does not have three axes.")
         except TypeError as error:
             raise TypeError(f"Agent {agent!r} cannot learn with {self.name}: {error}") from None
 
@@ -379,42 +361,43 @@ class ReplayConfig(AlgorithmConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         counts = "buffer_size", "train_interval", "gradient_steps", "batch_size", "target_interval", "num_steps"
-        check_fields(self, "positive", *counts, "target_rate")
-        check_fields(self, "whole", *counts, "learning_starts")
-        check_fields(self, "not negative", "learning_starts")
+        check_fields(self, "count", *counts)
+        check_fields(self, "whole", "learning_starts")
+        check_fields(self, "positive", "target_rate")
         check_fields(self, "share", "target_rate")
         if self.batch_size > self.buffer_size:
-            raise ValueError(
-                f"{type(self).__name__}.batch_size={self.batch_size} is larger than buffer_size={self.buffer_size}. "
-                "Give a larger buffer or a smaller batch."
-            )
+            text = f"is larger than buffer_size={self.buffer_size}. Give a larger buffer or a smaller batch."
+            raise _field_error(self, "batch_size", self.batch_size, text)
 
 
-def sampled(algorithm: Algorithm, memory: Any, generator: np.random.Generator) -> Plan:
-    """Return a plan of minibatches from a replay buffer, all sampled at once."""
-    config: Any = algorithm.config
-    shape = config.gradient_steps, config.batch_size
-    drawn = memory.sample(generator, shape[0] * shape[1])
-    arrays = {name: drawn[name] for name in ("rewards", "discounts")}
-    arrays["actions"] = algorithm.head.numbers(drawn["actions"])
-    if getattr(config, "prioritized", 0.0):
-        arrays["indices"] = drawn["indices"]  # for the buffer, which gets each row's error after the update
-    for name, observations in (("", drawn["observations"]), ("next_", drawn["next_observations"])):
-        features, mask = algorithm.encoder.numbers(observations)
-        arrays[f"{name}features"] = features
-        if mask is not None:
-            arrays[f"{name}mask"] = mask
-    arrays["next_features"][arrays["discounts"] == 0] = 0  # unused, but may be NaN: 0 times NaN is NaN
-    weights = np.asarray(drawn["weights"], np.float32).reshape(shape)
-    return Plan(arrays, np.arange(shape[0] * shape[1]).reshape(shape), weights)
+class ReplayAlgorithm(Algorithm):
+    """Algorithm of one agent that learns from a `ReplayBuffer`, with target networks."""
 
+    on_policy: ClassVar[bool] = False
+    config: Any
 
-def follow(config: ReplayConfig, matrix: ParameterMatrix, active: Tensor) -> None:
-    """Move the targets of the active rows towards the first trained parameters."""
-    due = active & (matrix.steps % config.target_interval == 0)
-    sources = matrix.weights[:, : matrix.targets.shape[1]]
-    if due.all():
-        matrix.targets.lerp_(sources, config.target_rate)
-    else:
+    def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
+        config = self.config
+        shape = config.gradient_steps, config.batch_size
+        drawn = experience.sample(generator, shape[0] * shape[1])
+        arrays = {name: drawn[name] for name in ("rewards", "discounts")}
+        arrays["actions"] = self.head.numbers(drawn["actions"])
+        if getattr(config, "prioritized", 0.0):
+            arrays["indices"] = drawn["indices"]  # for the buffer, which gets each row's error after the update
+        for name, observations in (("", drawn["observations"]), ("next_", drawn["next_observations"])):
+            arrays[f"{name}features"], mask = self.encoder.numbers(observations)
+            if mask is not None:
+                arrays[f"{name}mask"] = mask
+        arrays["next_features"][arrays["discounts"] == 0] = 0  # unused, but may be NaN: 0 times NaN is NaN
+        weights = np.asarray(drawn["weights"], np.float32).reshape(shape)
+        return Plan(arrays, np.arange(shape[0] * shape[1]).reshape(shape), weights)
+
+    def after_step(self, matrix: ParameterMatrix, active: Tensor) -> None:
+        """Move the targets of the active rows towards the first trained parameters."""
+        due = active & (matrix.steps % self.config.target_interval == 0)
+        sources = matrix.weights[:, : matrix.targets.shape[1]]
+        if due.all():
+            matrix.targets.lerp_(sources, self.config.target_rate)
+            return
         for row in torch.nonzero(due).flatten().tolist():
-            matrix.targets[row].lerp_(sources[row], config.target_rate)
+            matrix.targets[row].lerp_(sources[row], self.config.target_rate)

@@ -1,7 +1,7 @@
 """Action distributions: from a network's outputs to actions, and to log-probabilities and entropies.
 
 Each class is one way to act in one kind of space, in two halves. The NumPy half acts: `noise` samples random numbers,
-`choose` turns outputs and noise into actions of the space, `best` returns the most likely actions. The torch half
+`choose` turns outputs and noise into actions of the space, or outputs alone into the most likely ones. The torch half
 computes losses: `log_prob` and `entropy`. `numbers` turns actions of the space into the form that the torch half takes.
 All arrays may have any leading axes.
 """
@@ -37,12 +37,12 @@ class Head(ABC):
         """Sample all random numbers for `num_rows` actions."""
 
     @abstractmethod
-    def choose(self, outputs: Array, mask: Array | None, noise: Array) -> Array:
-        """Return sampled actions of the space."""
+    def choose(self, outputs: Array, mask: Array | None, noise: Array | None) -> Array:
+        """Return sampled actions of the space, or without noise the most likely ones."""
 
-    @abstractmethod
     def best(self, outputs: Array, mask: Array | None) -> Array:
         """Return the most likely actions of the space."""
+        return self.choose(outputs, mask, None)
 
     @abstractmethod
     def numbers(self, actions: Array) -> Array:
@@ -84,23 +84,6 @@ def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(mask | ~mask.any(-1, keepdim=True), logits, _NEVER)
 
 
-def _legal_only(logits: Array, mask: Array | None) -> Array:
-    """Return the same for NumPy, with logits of -inf."""
-    logits = logits.astype(np.float64)
-    if mask is None:
-        return logits
-    legal = mask.astype(bool)
-    legal = legal | ~legal.any(-1, keepdims=True)  # rows of absent agents have masks of zeros
-    return np.where(legal, logits, -np.inf)
-
-
-def _sampled(logits: Array, noise: Array) -> Array:
-    """Return an index for each row, chosen by a number from 0 to 1 with the probabilities of the logits."""
-    sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
-    chosen: Array = np.minimum((sums <= noise * sums[..., -1:]).sum(-1), logits.shape[-1] - 1)
-    return chosen
-
-
 class Categorical(Head):
     """Chooses one of n actions. Outputs are logits."""
 
@@ -112,13 +95,17 @@ class Categorical(Head):
     def noise(self, generator: Generator, num_rows: int) -> Array:
         return generator.random((num_rows, 1))
 
-    def choose(self, outputs: Array, mask: Array | None, noise: Array) -> Array:
-        return self._of_space(_sampled(_legal_only(outputs, mask), noise))
-
-    def best(self, outputs: Array, mask: Array | None) -> Array:
-        return self._of_space(_legal_only(outputs, mask).argmax(-1))
-
-    def _of_space(self, chosen: Array) -> Array:
+    def choose(self, outputs: Array, mask: Array | None, noise: Array | None) -> Array:
+        logits = outputs.astype(np.float64)
+        if mask is not None:
+            legal = mask.astype(bool)
+            # Rows of absent agents have masks of zeros.
+            logits = np.where(legal | ~legal.any(-1, keepdims=True), logits, -np.inf)
+        if noise is None:
+            chosen = logits.argmax(-1)
+        else:
+            sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
+            chosen = np.minimum((sums <= noise * sums[..., -1:]).sum(-1), logits.shape[-1] - 1)
         actions: Array = (chosen + self.start).astype(self.dtype)
         return actions
 
@@ -149,15 +136,11 @@ class MultiCategorical(Head):
     def noise(self, generator: Generator, num_rows: int) -> Array:
         return generator.random((num_rows, len(self.sizes)))
 
-    def choose(self, outputs: Array, mask: Array | None, noise: Array) -> Array:
-        each = zip(self._parts, self._split(outputs), self._split(mask), range(len(self.sizes)), strict=True)
-        return self._of_space([part.choose(out, legal, noise[..., i : i + 1]) for part, out, legal, i in each])
-
-    def best(self, outputs: Array, mask: Array | None) -> Array:
-        each = zip(self._parts, self._split(outputs), self._split(mask), strict=True)
-        return self._of_space([part.best(out, legal) for part, out, legal in each])
-
-    def _of_space(self, columns: list[Array]) -> Array:
+    def choose(self, outputs: Array, mask: Array | None, noise: Array | None) -> Array:
+        each = enumerate(zip(self._parts, self._split(outputs), self._split(mask), strict=True))
+        columns = [
+            part.choose(out, legal, None if noise is None else noise[..., i : i + 1]) for i, (part, out, legal) in each
+        ]
         actions = np.stack(columns, -1).astype(self.dtype)
         return actions.reshape(*actions.shape[:-1], *self.shape)
 
@@ -192,14 +175,13 @@ class EpsilonGreedy(Categorical):
     def noise(self, generator: Generator, num_rows: int) -> Array:
         return generator.random((num_rows, 2))
 
-    def choose(self, outputs: Array, mask: Array | None, noise: Array) -> Array:
+    def choose(self, outputs: Array, mask: Array | None, noise: Array | None) -> Array:
         values, epsilon = outputs[..., :-1], outputs[..., -1]
-        greedy = _legal_only(values, mask).argmax(-1)
-        any_one = _sampled(_legal_only(np.zeros_like(values), mask), noise[..., 1:])
-        return self._of_space(np.where(noise[..., 0] < epsilon, any_one, greedy))
-
-    def best(self, outputs: Array, mask: Array | None) -> Array:
-        return super().best(outputs[..., :-1], mask)
+        greedy = super().choose(values, mask, None)
+        if noise is None:
+            return greedy
+        any_one = super().choose(np.zeros_like(values), mask, noise[..., 1:])
+        return np.where(noise[..., 0] < epsilon, any_one, greedy)
 
 
 # ---- continuous actions -----------------------------------------------------------------------------------------
@@ -242,12 +224,9 @@ class Gaussian(Head):
     def noise(self, generator: Generator, num_rows: int) -> Array:
         return generator.standard_normal((num_rows, self.size))
 
-    def choose(self, outputs: Array, mask: Array | None, noise: Array) -> Array:
+    def choose(self, outputs: Array, mask: Array | None, noise: Array | None) -> Array:
         mean, log_std = np.split(outputs, 2, -1)
-        return self._of_space(mean + np.exp(np.clip(log_std, *LOG_STD_BOUNDS)) * noise)
-
-    def best(self, outputs: Array, mask: Array | None) -> Array:
-        return self._of_space(outputs[..., : self.size])
+        return self._of_space(mean if noise is None else mean + np.exp(np.clip(log_std, *LOG_STD_BOUNDS)) * noise)
 
     def _of_space(self, units: Array) -> Array:
         """Return actions of the space. NaN, as from an observation with NaN, becomes the middle."""

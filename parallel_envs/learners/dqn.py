@@ -21,23 +21,19 @@ import torch
 from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 
-from parallel_envs.choices import DqnNetwork, Sampler, words
+from parallel_envs.choices import DqnNetwork, Sampler
 from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.algorithm import (
-    Algorithm,
     Batch,
     Metrics,
     Plan,
+    ReplayAlgorithm,
     ReplayConfig,
-    check_choice,
     check_fields,
     check_layers,
-    follow,
-    sampled,
 )
 from parallel_envs.learners.distributions import EpsilonGreedy, Head, masked
 from parallel_envs.learners.networks import Bytes, Image, mlp
-from parallel_envs.learners.parameters import ParameterMatrix
 from parallel_envs.spelling import suggests_keywords
 
 
@@ -79,18 +75,15 @@ class DQNConfig(ReplayConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(self, "positive", "exploration_steps")
-        check_fields(self, "whole", "exploration_steps")
         check_layers(self)
+        check_fields(self, "count", "exploration_steps")
         shares = "hysteresis", "leniency", "leniency_decay", "epsilon_start", "epsilon_end"
         check_fields(self, "share", *shares, "prioritized", "prioritized_correction")
-        check_choice(self, "sampler", words(Sampler))
         if self.sampler != "tree" and not self.prioritized:
             raise ValueError(
                 f"{type(self).__name__}.sampler={self.sampler!r} draws by priorities, and prioritized=0 has none. Give "
                 "prioritized=0.6, or leave sampler out."
             )
-        check_choice(self, "network", words(DqnNetwork))
 
 
 class QNetwork(nn.Module):
@@ -124,11 +117,10 @@ class QNetworks(nn.Module):
         self.actor, self.target = actor, copy.deepcopy(actor).requires_grad_(False)
 
 
-class DQN(Algorithm):
-    """DQN of one agent. Experience is a `ReplayBuffer`."""
+class DQN(ReplayAlgorithm):
+    """DQN of one agent."""
 
     name: ClassVar[str] = "dqn"
-    on_policy: ClassVar[bool] = False
     config: DQNConfig
 
     def make_head(self, action_space: Space[Any]) -> Head:
@@ -154,7 +146,7 @@ class DQN(Algorithm):
         module.actor.epsilon.fill_(config.epsilon_start + share * (config.epsilon_end - config.epsilon_start))
 
     def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
-        plan = sampled(self, experience, generator)
+        plan = super().draw(experience, generator, updates)
         if not self.config.leniency:
             return plan
         chance = self.config.leniency * self.config.leniency_decay**updates
@@ -179,9 +171,6 @@ class DQN(Algorithm):
             best = masked(chooser, batch.get("next_mask")).argmax(-1, keepdim=True)
             aim = batch["rewards"] + batch["discounts"] * slow.gather(-1, best).squeeze(-1)
         return value, aim - value
-
-    def after_step(self, matrix: ParameterMatrix, active: Tensor) -> None:
-        follow(self.config, matrix, active)
 
     @torch.no_grad()
     def taught(self, module: Any, arrays: Mapping[str, Tensor]) -> Tensor | None:

@@ -62,7 +62,7 @@ class IndependentLearners(ClosedAtExit):
     """Learners of all agents of some environments.
 
     `agents[agent]` is an `AgentLearner`; `agents[agent].model.memory` is its experience. Agents that die, join or are
-    absent learn from their own steps only. `masks.py` describes action masks.
+    absent learn from their own steps only. `networks.py` describes action masks.
 
     Threads: one thread at a time. A call from a second thread while a first one is inside a method, such as `train`,
     raises `ConcurrentCall` and does nothing; so does `close`. `returns` may be called meanwhile.
@@ -109,6 +109,7 @@ class IndependentLearners(ClosedAtExit):
     ) -> None:
         self._guard = CallGuard("IndependentLearners")
         self._how: dict[str, Any] = {}  # defaults of `train`
+        interval: int | None = None
         if parallel is not None:
             from parallel_envs.learners.config import read_parallel
 
@@ -120,15 +121,24 @@ class IndependentLearners(ClosedAtExit):
                 )
             block = read_parallel(parallel)
             update_mode, strategy, workers = block["update_mode"], block["strategy"], block["worker_budget"]
-            self._how = {name: block[name] for name in ("mode", "learn_in")}
-            config = with_train_interval(config, block["train_interval"])
-        check_options(envs, update_mode, on_divergence, workers)
+            self._how, interval = {name: block[name] for name in ("mode", "learn_in")}, block["train_interval"]
+        check_envs(envs)
+        choice("update_mode", update_mode, words(UpdateModeName))
+        choice("on_divergence", on_divergence, words(OnDivergence))
+        if workers is not None:
+            check_count("workers", workers)
+        agents = envs.possible_agents
+        configs = config if isinstance(config, Mapping) else dict.fromkeys(agents, config)
+        if odd := [agent for agent in (*agents, *configs) if agent not in agents or agent not in configs]:
+            raise ValueError(
+                f"There is no agent or no config {odd[0]!r}. Give a config for each of {list(agents)}, and no other."
+            )
         self.envs, self.seed, self.on_divergence = envs, seed, on_divergence
         self._tree = SeedTree(seed)
         self.agents: dict[Agent, AgentLearner] = {
             agent: AgentLearner(
                 agent,
-                own,
+                with_train_interval(configs[agent], interval),
                 envs.single_observation_space(agent),
                 envs.single_action_space(agent),
                 num_rows=envs.num_envs,
@@ -137,7 +147,7 @@ class IndependentLearners(ClosedAtExit):
                     "learner", *((agent,) if isinstance(agent, str) else (type(agent).__name__, str(agent)))
                 ),
             )
-            for agent, own in configs_of(envs, config).items()
+            for agent in agents
         }
         self.updates = 0
         """Rounds of updates: each updates some agents."""
@@ -148,6 +158,7 @@ class IndependentLearners(ClosedAtExit):
         self.closed = False
         self._owner = os.getpid()
         self._observations: Named | None = None
+        self._acting: dict[Agent, Flags] = {}  # where each agent has acted
         self._episodes = EpisodeTracker(list(self.agents), envs.num_envs)
         self.policy = WrappedMultiAgentPolicy({agent: one.policy() for agent, one in self.agents.items()}, strategy)
         """The policy that acts for all agents."""
@@ -188,9 +199,9 @@ class IndependentLearners(ClosedAtExit):
         if self._observations is None or _LAST_IN[self.envs]() is not self:
             self.begin()
         assert self._observations is not None
-        there = {agent: self.envs.alive[agent] & self.envs.present[agent] for agent in self.agents}
-        asked = {agent: self._observations[agent] for agent, rows in there.items() if rows.any()}
-        return self.policy.step(asked, {agent: there[agent] for agent in asked})
+        self._acting = {agent: self.envs.alive[agent] & self.envs.present[agent] for agent in self.agents}
+        asked = {agent: self._observations[agent] for agent, rows in self._acting.items() if rows.any()}
+        return self.policy.step(asked, {agent: self._acting[agent] for agent in asked})
 
     @one_thread
     def observe(
@@ -207,21 +218,19 @@ class IndependentLearners(ClosedAtExit):
         self._check_open()
         before, envs = self._observations, self.envs
         if before is None:
-            raise RuntimeError(
-                "observe() was called before act(). Call act(), step the environments with its actions, and give the "
-                "results to observe(); step() does all of this."
-            )
+            raise RuntimeError("observe() was called before act(). Call step(), which does both.")
         begins_before = self._episodes.begins
         lost = np.asarray(infos.common.get("worker_restarted", np.zeros(envs.num_envs)), np.bool_)
         facts = self._episodes.step(alive_before, envs.alive, envs.present, rewards, terminations, truncations, lost)
         self.steps += facts.num_steps
         for agent, learner in self.agents.items():
-            is_alive = agent in actions  # in any environment
-            empty = None if is_alive else create_empty_array(envs.single_action_space(agent), envs.num_envs, np.zeros)
+            own = actions.get(agent)
+            if own is None:  # alive nowhere
+                own = create_empty_array(envs.single_action_space(agent), envs.num_envs, np.zeros)
             learner.observe(
                 before[agent],
                 begins_before[agent],
-                actions[agent] if is_alive else empty,
+                own,
                 rewards[agent],
                 terminations[agent],
                 truncations[agent] | facts.unseen[agent] if agent in facts.unseen else truncations[agent],
@@ -241,8 +250,7 @@ class IndependentLearners(ClosedAtExit):
         began = time.perf_counter()
         actions = self.act()
         acted = time.perf_counter()
-        before = {agent: self.envs.alive[agent] & self.envs.present[agent] for agent in self.agents}
-        self.observe(actions, *self.envs.step(actions), before)
+        self.observe(actions, *self.envs.step(actions), self._acting)
         self.seconds["act"] += acted - began
         self.seconds["collect"] += time.perf_counter() - acted
 
@@ -384,7 +392,7 @@ class IndependentLearners(ClosedAtExit):
                 self._mode.changed(agent)
         for agent, state in states.items():
             self.agents[agent].load_state(dict(state))
-        self.policy.load_state_dict({agent: self.agents[agent].acting_weights() for agent in states})
+        self.act_with({agent: self.agents[agent].acting_weights() for agent in states})
         acting = self.policy.get_state()
         generators = {agent: state["generator"].get("acting") for agent, state in states.items()}
         self.policy.set_state(
@@ -423,22 +431,30 @@ class IndependentLearners(ClosedAtExit):
         self._check_open()
         checkpoint = load_checkpoint(folder)
         agents, about = checkpoint.agents, checkpoint.about
-        if odd := agents.keys() ^ self.agents.keys():
-            raise KeyError(f"{folder} and these learners differ in the agents {sorted(map(str, odd))}.")
-        for name in ("seed", "steps", "updates"):
-            if (count := about.get(name)) is None or type(count) is not int or count < 0:
-                raise BadCheckpoint(f"{folder} says {name}={count!r} about all agents. Nothing was loaded.")
+        if others := agents.keys() ^ self.agents.keys():
+            raise KeyError(f"{folder} and these learners differ in the agents {sorted(map(str, others))}.")
         returns: Any = about.get("returns", [[]] * len(agents))  # earlier versions wrote neither of the two
-        each = returns if isinstance(returns, list) and len(returns) == len(agents) else [None]
-        if not all(isinstance(own, list) and all(isinstance(one, int | float) for one in own) for own in each):
-            raise BadCheckpoint(f"{folder} says returns={returns!r} about all agents. Nothing was loaded.")
-        episodes: Any = about.get("episodes", [len(own) for own in returns])
-        each = episodes if isinstance(episodes, list) and len(episodes) == len(agents) else [None]
-        if not all(type(own) is int and own >= 0 for own in each):
-            raise BadCheckpoint(f"{folder} says episodes={episodes!r} about all agents. Nothing was loaded.")
+
+        def is_count(value: Any) -> bool:
+            return type(value) is int and value >= 0
+
+        def is_list(value: Any, is_right: Callable[[Any], bool], length: int | None = None) -> bool:
+            return isinstance(value, list) and len(value) == (length or len(value)) and all(map(is_right, value))
+
+        is_right = {name: is_count(about.get(name)) for name in ("seed", "steps", "updates")}
+        is_right["returns"] = is_list(
+            returns, lambda own: is_list(own, lambda one: isinstance(one, int | float)), len(agents)
+        )
+        is_right["episodes"] = "episodes" not in about or is_list(about["episodes"], is_count, len(agents))
+        if odd := [name for name, right in is_right.items() if not right]:
+            raise BadCheckpoint(f"{folder} says {odd[0]}={about.get(odd[0])!r} about all agents. Nothing was loaded.")
+        episodes = about.get("episodes", list(map(len, returns)))
         self._check_states(agents, folder)
         self.load_states(agents)
-        self._episodes.restore(dict(zip(agents, returns, strict=True)), dict(zip(agents, episodes, strict=True)))
+        for agent, own, count in zip(agents, returns, episodes, strict=True):
+            self._episodes.returns[agent].clear()
+            self._episodes.returns[agent].extend(own)
+            self._episodes.num_episodes[agent] = count
         self.seed, self._tree = about["seed"], SeedTree(about["seed"])
         self.steps, self.updates = about["steps"], about["updates"]
 
@@ -470,10 +486,7 @@ class IndependentLearners(ClosedAtExit):
             learner.close()
 
     def __reduce__(self) -> Any:
-        raise TypeError(
-            "Learners hold shared memory, environments and workers, and cannot be pickled or copied. Write them down "
-            "with save(folder), or take their states()."
-        )
+        raise TypeError("Learners hold workers and cannot be pickled or copied. Use save(folder), or their states().")
 
     def __repr__(self) -> str:
         why = self._mode.why if self._mode else self.update_mode
@@ -483,23 +496,17 @@ class IndependentLearners(ClosedAtExit):
 # ---- arguments --------------------------------------------------------------------------------------------------
 
 
-def check_options(envs: Any, update_mode: str, on_divergence: str, workers: int | None) -> None:
-    """Raise ValueError or TypeError for environments that learners cannot use, and for wrong options."""
+def check_envs(envs: Any) -> None:
+    """Raise ValueError or TypeError for environments that learners cannot use."""
     if not isinstance(envs, MultiAgentEnvManager):
-        name = envs if isinstance(envs, str) else "CartPole-v1"
         raise TypeError(
             f"{envs!r} was given as environments. Learners need a MultiAgentEnvManager, also for a single agent: "
-            f"MultiAgentEnvManager([env_factory({name!r})] * 8), with env_factory from "
+            "MultiAgentEnvManager([env_factory('CartPole-v1')] * 8), with env_factory from "
             "parallel_envs.multiagent.by_name."
         )
-    choice("update_mode", update_mode, words(UpdateModeName))
-    choice("on_divergence", on_divergence, words(OnDivergence))
-    if workers is not None:
-        check_count("workers", workers)
-    if envs.metadata.get("autoreset_mode") is not AutoresetMode.NEXT_STEP:
+    if (mode := envs.metadata.get("autoreset_mode")) is not AutoresetMode.NEXT_STEP:
         raise ValueError(
-            f"The environments have autoreset_mode={envs.metadata.get('autoreset_mode')}, which hides what agents saw "
-            "last. Make them with AutoresetMode.NEXT_STEP."
+            f"The environments have autoreset_mode={mode}, which hides what agents saw last. Give NEXT_STEP."
         )
     if envs.turns != "simultaneous":
         raise ValueError(
@@ -511,24 +518,8 @@ def check_options(envs: Any, update_mode: str, on_divergence: str, workers: int 
 
 
 def with_train_interval(config: Any, interval: int | None) -> Any:
-    """Return the config, or the configs by agent, with `train_interval` where it has its default value."""
-    if isinstance(config, Mapping):
-        return {agent: with_train_interval(own, interval) for agent, own in config.items()}
+    """Return the config with this `train_interval` if it has its default value."""
     default = getattr(type(config), "train_interval", None)
     if interval is None or default is None or config.train_interval != default:
         return config
     return dataclasses.replace(config, train_interval=interval)
-
-
-def configs_of(
-    envs: MultiAgentEnvManager, config: AlgorithmConfig | Mapping[Agent, AlgorithmConfig]
-) -> dict[Agent, AlgorithmConfig]:
-    """Return a config for each agent. ValueError for a missing agent or an unknown one."""
-    agents = envs.possible_agents
-    if not isinstance(config, Mapping):
-        return dict.fromkeys(agents, config)
-    if odd := [agent for agent in config if agent not in agents]:
-        raise ValueError(f"There is a config for {odd[0]!r}, which is not an agent here: {list(agents)}.")
-    if missing := [agent for agent in agents if agent not in config]:
-        raise ValueError(f"There is no config for {missing[0]!r}. Give one for each of {list(agents)}.")
-    return {agent: config[agent] for agent in agents}

@@ -1,7 +1,25 @@
-"""Networks of learners: observation encoding, layers, images, memory. All operations support `torch.vmap`.
+"""Networks of learners: observations and action masks, layers, images, memory. All operations support `torch.vmap`.
 
 Weights are sampled from a given generator, orthogonal as in the "37 implementation details of PPO" (Huang et al. 2022);
 biases are zero. Torch's global random state is not used.
+
+An action mask is an entry `"action_mask"` beside `"observation"` in a Dict observation: 1 (or True) for an action that
+is allowed, 0 for one that is not. Infos are not stored, so masks in infos (of Gymnasium's Taxi, and of some of
+PettingZoo's classic games) are ignored. A wrapper moves such a mask into the observation:
+
+    class Masked(gymnasium.Wrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            mask = MultiBinary(int(env.action_space.n))
+            self.observation_space = Dict({"observation": env.observation_space, "action_mask": mask})
+
+        def reset(self, **how):
+            seen, info = self.env.reset(**how)
+            return {"observation": seen, "action_mask": info["action_mask"]}, info
+
+        def step(self, action):
+            seen, *rest, info = self.env.step(action)
+            return {"observation": seen, "action_mask": info["action_mask"]}, *rest, info
 """
 
 from __future__ import annotations
@@ -28,7 +46,7 @@ class ObservationEncoder:
 
     A Box is taken as it is, except for bytes from 0 to 255: they become numbers from 0 to 1. (Those of pictures stay
     bytes, which the network converts.) Discrete and MultiDiscrete are one-hot encoded. A Dict has `"observation"`, and
-    `"action_mask"` if actions are masked (`masks.py`). A Dict with other parts is refused, as they would be ignored.
+    `"action_mask"` if actions are masked (see above). A Dict with other parts is refused, as they would be ignored.
 
     Raises TypeError for any other space.
     """
@@ -41,48 +59,42 @@ class ObservationEncoder:
                 f"{space} has parts that would be ignored: {', '.join(map(repr, unseen))}. Give a Dict with "
                 "'observation' (and 'action_mask') only; gymnasium.wrappers.FlattenObservation makes a Box of all."
             )
-        inner = space.spaces.get("observation") if isinstance(space, Dict) else space
-        if not isinstance(inner, Box | Discrete | MultiBinary | MultiDiscrete):
-            raise TypeError(
-                f"{space} is not supported as an observation space. Give a Box, Discrete, MultiBinary or MultiDiscrete "
-                "space, or a Dict with 'observation' (and 'action_mask'); gymnasium.wrappers.FlattenObservation makes "
-                "a Box of most others."
-            )
+        inner: Any = space.spaces.get("observation") if isinstance(space, Dict) else space
         self.inner = inner
-        if isinstance(inner, Discrete):
-            self.shape: tuple[int, ...] = (int(inner.n),)
-        elif isinstance(inner, MultiDiscrete):
-            self.shape = (int(inner.nvec.sum()),)
-        else:
-            self.shape = tuple(inner.shape or (1,))
-        self.num_numbers = int(np.prod(self.shape))
-        whole_bytes = isinstance(inner, Box) and inner.dtype == np.uint8 and bool((inner.high == 255).all())
-        self._is_scaled = whole_bytes and not self.is_image  # bytes with a lower bound may be flags or counts
-
-    @property
-    def is_image(self) -> bool:
+        match inner:
+            case Discrete():
+                self.shape: tuple[int, ...] = (int(inner.n),)
+            case MultiDiscrete():
+                self.shape = (int(inner.nvec.sum()),)
+            case Box() | MultiBinary():
+                self.shape = tuple(inner.shape or (1,))
+            case _:
+                raise TypeError(
+                    f"{space} is not supported as an observation space. Give a Box, Discrete, MultiBinary or "
+                    "MultiDiscrete space, or a Dict with 'observation' (and 'action_mask'); "
+                    "gymnasium.wrappers.FlattenObservation makes a Box of most others."
+                )
+        self.num_numbers, self._num_values = int(np.prod(self.shape)), int(np.prod(inner.shape))
+        self.is_image = isinstance(inner, Box) and len(self.shape) == 3
         """True for pictures: a Box with three axes."""
-        return isinstance(self.inner, Box) and len(self.shape) == 3
-
-    @property
-    def is_bytes(self) -> bool:
+        self.is_bytes = self.is_image and inner.dtype == np.uint8
         """True if encoded observations are bytes of pictures."""
-        return self.is_image and self.inner.dtype == np.uint8
+        # Bytes with a lower bound may be flags or counts, and are not scaled.
+        whole_bytes = isinstance(inner, Box) and inner.dtype == np.uint8 and bool((inner.high == 255).all())
+        self._is_scaled = whole_bytes and not self.is_image
 
     def numbers(self, observations: Any) -> tuple[Array, Array | None]:
         """Return the flat numbers and the mask (True: allowed) of a batch with any leading axes."""
         mask = np.asarray(observations["action_mask"]).astype(bool) if self.masked else None
         array = np.asarray(observations["observation"] if isinstance(observations, dict) else observations)
         if isinstance(self.inner, Discrete):
-            array = _one_hot(array - self.inner.start, int(self.inner.n))
-        elif isinstance(self.inner, MultiDiscrete):
+            return _one_hot(array - self.inner.start, int(self.inner.n)), mask
+        lead = array.shape[: array.ndim - len(self.inner.shape or ())]
+        array = array.reshape(*lead, self._num_values)
+        if isinstance(self.inner, MultiDiscrete):
             starts, sizes = self.inner.start.ravel(), self.inner.nvec.ravel()
-            flat = array.reshape(*array.shape[: array.ndim - self.inner.nvec.ndim], -1)
-            parts = [_one_hot(flat[..., i] - starts[i], int(sizes[i])) for i in range(len(sizes))]
+            parts = [_one_hot(array[..., i] - starts[i], int(sizes[i])) for i in range(len(sizes))]
             return np.concatenate(parts, -1), mask
-        else:
-            lead = array.shape[: array.ndim - len(self.inner.shape or ())]
-            array = array.reshape(*lead, self.num_numbers)
         if self._is_scaled:
             return array.astype(np.float32) / np.float32(255), mask
         return (array if self.is_bytes else array.astype(np.float32, copy=False)), mask
@@ -95,6 +107,32 @@ def _one_hot(values: Array, size: int) -> Array:
     return ones.reshape(*values.shape, size)
 
 
+def check_mask(observation_space: Space[Any], action_space: Space[Any]) -> None:
+    """Raise TypeError if the action space cannot be masked, or the mask's space does not fit it."""
+    if not isinstance(observation_space, Dict) or "action_mask" not in observation_space.spaces:
+        return
+    match action_space:
+        case Discrete():
+            size = int(action_space.n)
+        case MultiDiscrete():
+            size = int(action_space.nvec.sum())
+        case _:
+            raise TypeError(f"{action_space} cannot be masked. Leave 'action_mask' out of its observations.")
+    mask, holds_flags = observation_space["action_mask"], False
+    match mask:
+        case MultiBinary():
+            holds_flags = True
+        case MultiDiscrete():
+            holds_flags = bool((mask.start == 0).all() and (mask.nvec == 2).all())
+        case Box():
+            holds_flags = bool((mask.low >= 0).all() and (mask.high <= 1).all())
+    if mask.shape != (size,) or not holds_flags:
+        raise TypeError(
+            f"{mask} is not a mask for {action_space}. Give MultiBinary({size}), or a Box of its shape from 0 to 1: 1 "
+            "for what is allowed."
+        )
+
+
 # ---- layers -----------------------------------------------------------------------------------------------------
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
@@ -105,14 +143,16 @@ def linear(num_in: int, num_out: int, generator: torch.Generator, gain: float = 
     """Return a layer with orthogonal weights and zero biases."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Initializing zero-element", UserWarning)  # for empty observations
-        layer = nn.Linear(num_in, num_out, device="meta").to_empty(device="cpu")  # the constructor would sample
-        _initialise(layer, gain, generator)
+        layer: nn.Linear = _initialised(nn.Linear(num_in, num_out, device="meta"), gain, generator)
     return layer
 
 
-def _initialise(layer: Any, gain: float, generator: torch.Generator) -> None:
+def _initialised(layer: Any, gain: float, generator: torch.Generator) -> Any:
+    """Return a layer of the "meta" device (any other constructor would sample) with memory and weights."""
+    layer = layer.to_empty(device="cpu")
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
+    return layer
 
 
 def mlp(
@@ -154,34 +194,26 @@ class Bytes(nn.Module):
         return features.float() / 255.0
 
 
-def channels_come_first(shape: Sequence[int]) -> bool:
-    """Return whether the axes of a picture are (channels, height, width), not Gymnasium's (height, width, channels).
-
-    They are if the last axis is too long for channels (more than 4), and the first axis is shorter than the second and
-    either short (at most 4) or in front of a square: stacks of grey pictures, and torch's pictures. For any other
-    order, transpose the pictures with `gymnasium.wrappers.TransformObservation`.
-    """
-    first, second, last = shape
-    return last > 4 and first < second and (first <= 4 or second == last)
-
-
 class Image(nn.Module):
     """Computes features of flat pictures with the convolutions of Mnih et al. 2015.
 
-    Pictures are (height, width, channels) or (channels, height, width): see `channels_come_first`. Kernels larger than
-    the remaining picture are reduced to its size.
+    Pictures are (height, width, channels), as Gymnasium's are, or (channels, height, width). They are the latter if the
+    last axis is too long for channels (more than 4), and the first axis is shorter than the second and either short (at
+    most 4) or in front of a square: stacks of grey pictures, and torch's pictures. For any other order, transpose the
+    pictures with `gymnasium.wrappers.TransformObservation`. Kernels larger than the remaining picture are reduced to
+    its size.
     """
 
     def __init__(self, shape: Sequence[int], num_out: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.shape, self.channels_first = tuple(shape), channels_come_first(shape)
+        first, second, last = self.shape = tuple(shape)
+        self.channels_first = last > 4 and first < second and (first <= 4 or second == last)
         channels, height, width = shape if self.channels_first else (shape[2], *shape[:2])
         self.convolutions = nn.ModuleList()
         for num_maps, kernel, step in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
             size, stride = min(kernel, height, width), min(step, max(min(height, width) // 2, 1))
-            layer = nn.Conv2d(channels, num_maps, size, stride, device="meta").to_empty(device="cpu")
-            _initialise(layer, ROOT_TWO, generator)
-            self.convolutions.append(layer)
+            layer = nn.Conv2d(channels, num_maps, size, stride, device="meta")
+            self.convolutions.append(_initialised(layer, ROOT_TWO, generator))
             channels, height, width = num_maps, (height - size) // stride + 1, (width - size) // stride + 1
         self.out = linear(channels * height * width, num_out, generator)
 
@@ -213,9 +245,8 @@ class Normaliser(nn.Module):
         self.count: Tensor
         self.mean: Tensor
         self.squares: Tensor
-        self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
-        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
-        self.register_buffer("squares", torch.zeros(size, dtype=torch.float64))
+        for name, length in (("count", 1), ("mean", size), ("squares", size)):
+            self.register_buffer(name, torch.zeros(length, dtype=torch.float64))
 
     def forward(self, features: Tensor) -> Tensor:
         return ((features - self.mean.float()) / self.deviation()).clamp(-10.0, 10.0)

@@ -11,10 +11,9 @@ one form: clipping, Adam, targets, copies and checkpoints are written once. The 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -86,8 +85,7 @@ def views(parts: Sequence[Part], matrix: Tensor) -> dict[str, Tensor]:
     return {part.name: matrix[:, part.start : part.stop].view(len(matrix), *part.shape) for part in parts}
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterMatrix:
+class ParameterMatrix(NamedTuple):
     """Flat numbers of some agents, a row for each (`steps` has a number for each)."""
 
     weights: Tensor
@@ -100,7 +98,7 @@ class ParameterMatrix:
     """Number of Adam's steps."""
 
     @classmethod
-    def of(cls, module: nn.Module, layout: Layout) -> Self:
+    def of(cls, module: nn.Module, layout: Layout) -> ParameterMatrix:
         """Return one row with a copy of the module's parameters."""
         parameters = dict(module.named_parameters())
         weights, targets = (
@@ -110,35 +108,25 @@ class ParameterMatrix:
         return cls(weights, targets, torch.zeros_like(weights), torch.zeros_like(weights), torch.zeros(1))
 
     @classmethod
-    def stacked(cls, matrices: Sequence[ParameterMatrix]) -> Self:
+    def stacked(cls, matrices: Sequence[ParameterMatrix]) -> ParameterMatrix:
         """Return a copy of the rows of several matrices as one."""
-        return cls(*(torch.cat([getattr(matrix, name) for matrix in matrices]) for name in cls.names()))
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """Return the names of the tensors."""
-        return tuple(field.name for field in dataclasses.fields(cls))
-
-    def arrays(self) -> Mapping[str, Tensor]:
-        """Return the tensors by name."""
-        return {name: getattr(self, name) for name in self.names()}
+        return cls(*map(torch.cat, zip(*matrices, strict=True)))
 
     def row(self, index: int) -> ParameterMatrix:
         """Return a view of one agent's row."""
-        return ParameterMatrix(*(tensor[index : index + 1] for tensor in self.arrays().values()))
+        return ParameterMatrix(*(tensor[index : index + 1] for tensor in self))
 
     def finite(self) -> Tensor:
         """Return the rows that hold only finite numbers. A row with an infinite sum counts as not finite."""
-        sums = [getattr(self, name).sum(1) for name in self.names() if name != "steps"]
-        return torch.stack(sums).isfinite().all(0)
+        return torch.stack([tensor.sum(1) for tensor in self[:-1]]).isfinite().all(0)
 
     def clone(self) -> ParameterMatrix:
         """Return a copy."""
-        return ParameterMatrix(*(tensor.clone() for tensor in self.arrays().values()))
+        return ParameterMatrix(*(tensor.clone() for tensor in self))
 
     def copy_from(self, other: ParameterMatrix) -> None:
         """Copy the numbers of another matrix into this one's memory."""
-        for mine, theirs in zip(self.arrays().values(), other.arrays().values(), strict=True):
+        for mine, theirs in zip(self, other, strict=True):
             mine.copy_(theirs)
 
 
@@ -180,8 +168,6 @@ def step_rows(
 
 # ---- one agent ----------------------------------------------------------------------------------------------------
 
-_STATISTICS = "statistics."
-
 
 class AgentParameters:
     """An agent's network, with parameters that are views of a `ParameterMatrix`, and its statistics."""
@@ -203,7 +189,7 @@ class AgentParameters:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all numbers by name: the matrix and the statistics. The tensors share memory with the network."""
-        return {**self.matrix.arrays(), **{f"{_STATISTICS}{name}": own for name, own in self.statistics.items()}}
+        return self.matrix._asdict() | {f"statistics.{name}": own for name, own in self.statistics.items()}
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the tensors as NumPy arrays, which share their memory."""

@@ -8,8 +8,6 @@ and all later steps.
 
 Observations are Box, Discrete and the like, or pictures with `network="cnn"`; actions are Discrete, MultiDiscrete or
 Box (`distributions.py`). With `network="gru"` actor and critic share a memory, and minibatches consist of whole rows.
-
-In order: settings, network, minibatches, advantages, loss.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
-from parallel_envs.choices import PpoNetwork, words
+from parallel_envs.choices import PpoNetwork
 from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.algorithm import (
     Algorithm,
@@ -33,7 +31,6 @@ from parallel_envs.learners.algorithm import (
     Batch,
     Metrics,
     Plan,
-    check_choice,
     check_fields,
     check_layers,
     mean_over,
@@ -54,8 +51,6 @@ from parallel_envs.learners.networks import (
 )
 from parallel_envs.rollouts.trajectories import Trajectory
 from parallel_envs.spelling import suggests_keywords
-
-POLICY_GAIN = 0.01  # gain of the policy's last layer: the first policy is nearly uniform
 
 
 @documents_fields
@@ -92,7 +87,7 @@ class PPOConfig(AlgorithmConfig):
     `max_grad_norm` shortens both together."""
     target_kl: float | None = None
     """An update ends when the policy has moved this far (approximate KL divergence from the old one)."""
-    policy_gain: float = POLICY_GAIN
+    policy_gain: float = 0.01
     """Gain of the weights of the policy's last layer. With the default (Huang et al. 2022) the first policy is nearly
     uniform. For agents that communicate about 1 works better: the first policy then has a dialect."""
     network: PpoNetwork = "mlp"
@@ -102,16 +97,12 @@ class PPOConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(self, "positive", "rollout_length", "minibatch_size", "num_epochs", "clip_range", "memory_size")
-        check_fields(self, "positive", "policy_gain")
+        check_fields(self, "count", "rollout_length", "minibatch_size", "num_epochs", "memory_size")
+        check_fields(self, "positive", "clip_range", "policy_gain", "target_kl")
         check_fields(self, "share", "gae_lambda")
-        check_choice(self, "network", words(PpoNetwork))
-        check_fields(self, "whole", "rollout_length", "minibatch_size", "num_epochs", "memory_size")
         check_fields(self, "not negative", "value_weight", "entropy_weight")
         if self.network != "mlp":
             check_layers(self)
-        if self.target_kl is not None:
-            check_fields(self, "positive", "target_kl")
 
 
 # ---- the network ------------------------------------------------------------------------------------------------
@@ -120,34 +111,29 @@ class PPOConfig(AlgorithmConfig):
 class ActorCritic(nn.Module):
     """A policy and a value function, separate from each other."""
 
-    def __init__(self, actor: nn.Module, critic: nn.Module, normaliser: Normaliser | None, scale: Scale | None) -> None:
+    def __init__(self, actor: Any, critic: nn.Module, normaliser: Normaliser | None, scale: Scale | None) -> None:
         super().__init__()
         self.actor, self.critic, self.normaliser, self.scale = actor, critic, normaliser, scale
 
     def both(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the policy's outputs and the values."""
-        return self.actor(batch["features"]), _unscaled(self.critic(batch["features"]).squeeze(-1), self.scale)
+        return self.actor(batch["features"]), self.values(batch["features"])
+
+    def values(self, seen: Tensor) -> Tensor:
+        """Return the critic's outputs in the units of returns."""
+        values: Tensor = self.critic(seen).squeeze(-1)
+        return values if self.scale is None else self.scale.mean.float() + self.scale.deviation() * values
 
 
-class RecurrentActorCritic(nn.Module):
-    """A policy and a value function that share an encoder and a memory."""
-
-    def __init__(self, actor: Recurrent, critic: nn.Module, normaliser: Normaliser | None, scale: Scale | None) -> None:
-        super().__init__()
-        self.actor, self.critic, self.normaliser, self.scale = actor, critic, normaliser, scale
+class RecurrentActorCritic(ActorCritic):
+    """A policy and a value function that share an encoder and a memory. The actor is a `Recurrent`."""
 
     def both(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the policy's outputs and the values."""
         return self.of_remembered(self.actor.unroll(*_unroll_inputs(batch)))
 
     def of_remembered(self, remembered: Tensor) -> tuple[Tensor, Tensor]:
         """Return the policy's outputs and the values for given memories."""
-        return self.actor.head(remembered), _unscaled(self.critic(remembered).squeeze(-1), self.scale)
-
-
-def _unscaled(values: Tensor, scale: Scale | None) -> Tensor:
-    """Return a critic's outputs in the units of returns."""
-    return values if scale is None else scale.mean.float() + scale.deviation() * values
+        return self.actor.head(remembered), self.values(remembered)
 
 
 def _unroll_inputs(batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
@@ -197,7 +183,7 @@ class PPO(Algorithm):
         return self.head.size if isinstance(self.head, ClippedGaussian) else self.head.num_outputs
 
     def _wide(self, mean: nn.Module) -> nn.Module:
-        """Append standard deviations to the outputs, if the head needs them."""
+        """Return the network with standard deviations behind its outputs, if the head needs them."""
         return Spread(mean, self.head.size) if isinstance(self.head, ClippedGaussian) else mean
 
     def _recurrent(
@@ -228,19 +214,15 @@ class PPO(Algorithm):
         arrays |= {"features": features, "actions": self.head.numbers(experience.actions)}
         if mask is not None:
             arrays["mask"] = mask
-        if not self.recurrent:
-            return self._minibatches(arrays, valid.ravel(), size, generator)
-        memory, empty = experience.memory, np.zeros((experience.num_rows, self.config.memory_size), np.float32)
-        arrays["memory"] = empty if memory is None else memory[0]
-        if self.remembers and (held := held_memory(features, experience)) is not None:
-            arrays["held"] = held
-        return self._minibatches(arrays, valid.T, max(size // len(valid), 1), generator)
-
-    def _minibatches(self, arrays: Any, counts: Array, size: int, generator: np.random.Generator) -> Plan:
-        """Return a plan in which every epoch visits all rows with any weight, in a new random order.
-
-        `counts`, [rows, ...]: the weight of each row. Missing rows of the last minibatch have weight 0.
-        """
+        counts = valid.ravel()  # [rows, ...]: the weight of each row
+        if self.recurrent:
+            counts, size = valid.T, max(size // len(valid), 1)
+            memory, empty = experience.memory, np.zeros((experience.num_rows, self.config.memory_size), np.float32)
+            arrays["memory"] = empty if memory is None else memory[0]
+            if self.remembers and (held := held_memory(features, experience)) is not None:
+                arrays["held"] = held
+        # Every epoch visits all rows with any weight, in a new random order. Missing rows of its last minibatch have
+        # weight 0.
         rows = np.flatnonzero(counts.reshape(len(counts), -1).any(1))
         picks = np.zeros((self.config.num_epochs, -(-len(counts) // size), size), np.int64)
         weights = np.zeros((*picks.shape, *counts.shape[1:]), np.float32)
@@ -344,12 +326,8 @@ def advantages_and_returns(
     corrected by V-trace (Espeholt et al. 2018, arXiv 1802.01561) for actions that an older policy chose. If both
     policies are equal, so are the two estimates.
 
-    Args:
-        lived: `rewards`, `terminated`, `truncated`, `valid`: (..., rows, steps).
-        values: Values of all observations: one more step.
-        discount: The weight of the next step's reward.
-        trace: 1: whole returns; 0: one step and the value after it.
-        ratios: The probability of each action now, divided by that of the policy that took it. None: all 1.
+    `lived` has `rewards`, `terminated`, `truncated` and `valid`, (..., rows, steps); `values` has one more step.
+    `ratios`: the probability of each action now, divided by that of the policy that took it. None: all 1.
     """
     ahead = torch.where(lived["terminated"], 0.0, discount * values[..., 1:])
     errors = torch.where(lived["valid"], lived["rewards"] + ahead - values[..., :-1], 0.0)

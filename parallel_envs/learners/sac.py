@@ -20,19 +20,16 @@ from torch import Tensor, nn
 
 from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.algorithm import (
-    Algorithm,
     Batch,
     Metrics,
     Plan,
+    ReplayAlgorithm,
     ReplayConfig,
     check_fields,
-    follow,
     mean_over,
-    sampled,
 )
 from parallel_envs.learners.distributions import Head, SquashedGaussian
 from parallel_envs.learners.networks import mlp
-from parallel_envs.learners.parameters import ParameterMatrix
 from parallel_envs.spelling import suggests_keywords
 
 
@@ -57,8 +54,7 @@ class SACConfig(ReplayConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fields(self, "positive", "temperature")
-        if self.target_entropy is not None:
-            check_fields(self, "finite", "target_entropy")
+        check_fields(self, "number", "target_entropy")
 
 
 class Critic(nn.Module):
@@ -108,19 +104,16 @@ class SoftActorCritic(nn.Module):
         return torch.minimum(one, other)
 
 
-class SAC(Algorithm):
-    """SAC of one agent. Experience is a `ReplayBuffer`."""
+class SAC(ReplayAlgorithm):
+    """SAC of one agent."""
 
     name: ClassVar[str] = "sac"
-    on_policy: ClassVar[bool] = False
     config: SACConfig
     head: SquashedGaussian
 
     def make_head(self, action_space: Space[Any]) -> Head:
-        if not isinstance(action_space, Box):
-            raise TypeError(f"{action_space} was given, and SAC acts in Box spaces only.")
-        if not np.issubdtype(action_space.dtype, np.floating):
-            raise TypeError(f"{action_space} holds whole numbers, and SAC acts in floating Box spaces only.")
+        if not isinstance(action_space, Box) or not np.issubdtype(action_space.dtype, np.floating):
+            raise TypeError(f"{action_space} was given, and SAC acts in floating Box spaces only.")
         if self.encoder.is_bytes:
             raise TypeError(f"{self.observation_space} holds pictures, and SAC sees flat observations only.")
         return SquashedGaussian(action_space)
@@ -132,7 +125,7 @@ class SAC(Algorithm):
         return SoftActorCritic(critics, actor, config.temperature)
 
     def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
-        plan = sampled(self, experience, generator)
+        plan = super().draw(experience, generator, updates)
         shape = *plan.picks.shape, self.head.size
         noise = {name: generator.standard_normal(shape, np.float32) for name in ("noise", "next_noise")}
         return Plan(plan.arrays, plan.picks, plan.weights, noise)
@@ -166,6 +159,3 @@ class SAC(Algorithm):
         soft = module.lower("targets", following, actions) - temperature * log_probs
         aim: Tensor = batch["rewards"] + batch["discounts"] * soft
         return aim
-
-    def after_step(self, matrix: ParameterMatrix, active: Tensor) -> None:
-        follow(self.config, matrix, active)

@@ -6,14 +6,12 @@ agent. Only numbers and JSON are read.
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
 from gymnasium.spaces import Space
 
-from parallel_envs.learners.acting import LearnerPolicy
-from parallel_envs.learners.agent import ALGORITHMS, configs_by_name
+from parallel_envs.learners.agent import ALGORITHMS, LearnerPolicy, configs_by_name
 from parallel_envs.learners.checkpoint import CARRY, BadCheckpoint, form_of, load_agent, misfits
 from parallel_envs.learners.config import BadSettings, read_config
 from parallel_envs.learners.parameters import AgentParameters
@@ -21,14 +19,7 @@ from parallel_envs.learners.run_folder import newest_checkpoint
 
 
 class TrainedAgent:
-    """Agent that `load` reads from a folder. Its policy takes the most likely action.
-
-    Args:
-        agent: Name of the agent that the policy acts for.
-        observation_space: The agent's observation space.
-        action_space: The agent's action space.
-        seed: Seed of the random generator.
-    """
+    """Agent that `load` reads from a folder, for `agent` with these spaces. Its policy takes the most likely action."""
 
     deterministic = True
 
@@ -52,10 +43,8 @@ class TrainedAgent:
         except (BadSettings, TypeError, ValueError) as error:
             raise BadCheckpoint(f"{where} does not fit {self.agent!r} of this environment: {error}") from error
         algorithm.explore(parameters.module, state["counters"]["steps"])
-        actor = copy.deepcopy(parameters.module.actor)
-        self._policy = LearnerPolicy(
-            actor, algorithm.encoder, algorithm.head, seed=self._seed, deterministic=self.deterministic
-        )
+        how: dict[str, Any] = {"seed": self._seed, "deterministic": self.deterministic}
+        self._policy = LearnerPolicy(parameters.module.actor, algorithm.encoder, algorithm.head, **how)
 
     def agent_policy(self, agent: Any = None) -> LearnerPolicy:
         """Return the policy. Each call returns the same one, which holds the memory of the episode."""

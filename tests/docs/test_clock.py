@@ -160,7 +160,6 @@ READERS = {
             "learners/independent.py",
             "learners/loops/loop.py",
             "learners/loops/learner_thread.py",
-            "learners/loops/sync.py",
             "learners/meta/learner.py",  # tells what took how long
             "learners/meta/player.py",  # the same
             "learners/train.py",  # the same

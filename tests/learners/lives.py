@@ -80,7 +80,7 @@ def time_is_up_when(mode: Any, hangs: Callable[[int], bool], worker: int = 0) ->
             pool.pump(0.01)
         return bool(ticket.done)
 
-    mode._is_answered = is_answered
+    pool.wait = is_answered
 
 
 def updated(

@@ -88,7 +88,7 @@ def test_where_a_worker_dies_again_and_again_no_agent_has_learnt_and_all_can(tmp
     loss = ill["dies"].algorithm.loss
     ill["dies"].algorithm.loss = partial(end_while, tmp_path / "flag", loss)
     with mode_of("process", ill) as mode:
-        with pytest.raises(WorkerDied, match=r"for \['dies'\].* the second time in the same update"):
+        with pytest.raises(WorkerDied, match=r"for \['dies'\].* the second time in a row"):
             mode.update(drawn)
         for agent, one in ill.items():
             assert_same_batch(one.state()["arrays"], before[agent]["arrays"])

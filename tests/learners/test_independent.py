@@ -261,7 +261,7 @@ def test_what_was_remembered_ends_with_a_reset() -> None:
     agents = lives.learners("ppo-gru", 1)
     lives.live(agents, 0)
     learner = agents["agent_0"]
-    learner.carry_on(np.ones((lives.NUM_ROWS, 6), np.float32))
+    learner.carry = np.ones((lives.NUM_ROWS, 6), np.float32)
     learner.begin(np.zeros((lives.NUM_ROWS, 5), np.float32), np.ones(lives.NUM_ROWS, np.bool_))
     lives.live(agents, 1)
     plan = learner.plan()
@@ -410,7 +410,7 @@ def test_a_step_that_nobody_acted_in_is_told() -> None:
         envs.reset(seed=1)
         before = {agent: envs.alive[agent].copy() for agent in envs.possible_agents}
         actions: Any = {"red": np.zeros(2, np.int64), "blue": np.zeros((2, 1), np.float32)}
-        with pytest.raises(RuntimeError, match=r"called before act\(\). Call act\(\)"):
+        with pytest.raises(RuntimeError, match=r"called before act\(\). Call step\(\)"):
             learners.observe(actions, *envs.step(actions), before)
         assert learners.steps == 0
         learners.step()

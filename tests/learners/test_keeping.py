@@ -211,7 +211,7 @@ def test_numbers_that_are_none_are_refused_with_the_agent(part: str) -> None:
 def test_what_is_remembered_of_an_observation_that_is_no_number_may_be_none() -> None:
     """It is forgotten with the episode."""
     (learner,) = learners("ppo-gru", 1).values()
-    learner.carry_on(np.full((3, 6), np.nan, np.float32))
+    learner.carry = np.full((3, 6), np.nan, np.float32)
     learner.load_state(learner.state())
 
 

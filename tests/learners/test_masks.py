@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from pettingzoo import ParallelEnv
 
 from parallel_envs.choices import UpdateModeName
-from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, masks
+from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, networks
 from parallel_envs.learners.distributions import stochastic_head
 from parallel_envs.learners.updates import MODES
 from parallel_envs.multiagent import MultiAgentEnvManager
@@ -74,8 +74,8 @@ def test_values_that_are_no_flags_are_refused_before_they_are_learnt_from(config
 
 def test_the_wrapper_that_is_recommended_has_masks_of_infos_seen() -> None:
     """As Gymnasium's Taxi tells them, where an action that does nothing is masked."""
-    assert masks.__doc__ is not None
-    code = textwrap.dedent(masks.__doc__.partition("observation:\n\n")[2])
+    assert networks.__doc__ is not None
+    code = textwrap.dedent(networks.__doc__.partition("observation:\n\n")[2])
     names: dict[str, Any] = {"gymnasium": gymnasium, "Dict": Dict, "MultiBinary": MultiBinary}
     exec(code, names)  # it is what readers are told to write
     masked: Any = names["Masked"]

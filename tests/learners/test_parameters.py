@@ -56,7 +56,7 @@ def test_rows_that_step_together_get_the_same_bits_as_each_by_itself(num_lanes: 
         step_rows(one, gradient.clone(), [True] * 5, [0.1] * 5)
         for row in range(5):
             step_rows(other.row(row), gradient[row : row + 1].clone(), [True], [0.1])
-    for mine, theirs in zip(one.arrays().values(), other.arrays().values(), strict=True):
+    for mine, theirs in zip(one, other, strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -69,7 +69,7 @@ def test_a_row_that_is_not_active_keeps_everything() -> None:
     step_rows(strip, torch.tensor([[1.0] * 4, [float("nan")] * 4]), [True, False], [1.0, 1.0])
     assert strip.steps.tolist() == [4.0, 3.0]
     assert not torch.equal(strip.weights[0], before.weights[0])
-    for mine, old in zip(strip.row(1).arrays().values(), before.row(1).arrays().values(), strict=True):
+    for mine, old in zip(strip.row(1), before.row(1), strict=True):
         assert torch.equal(mine, old)
 
 

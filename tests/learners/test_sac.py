@@ -12,7 +12,7 @@ import torch
 from parallel_envs.learners.algorithm import minibatch, plan_tensors
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.sac import SAC, SACConfig
-from parallel_envs.learners.updates.sequential import tensors_of, update_one
+from parallel_envs.learners.updates.mode import tensors_of, update_one
 from parallel_envs.rollouts.replay import ReplayBuffer
 from tests.learners.lives import ARM, SEEN, buffer_of
 

@@ -20,8 +20,7 @@ from parallel_envs import cli
 from parallel_envs.cli.evaluate import slow_imports
 from parallel_envs.evaluation import candidates_of
 from parallel_envs.learners import IndependentLearners, PPOConfig
-from parallel_envs.learners.acting import LearnerPolicy
-from parallel_envs.learners.agent import ALGORITHMS, AgentLearner, configs_by_name
+from parallel_envs.learners.agent import ALGORITHMS, AgentLearner, LearnerPolicy, configs_by_name
 from parallel_envs.learners.checkpoint import BadCheckpoint, save_agent, save_checkpoint
 from parallel_envs.learners.ppo import PPO
 from parallel_envs.learners.trained import TrainedAgent
@@ -148,7 +147,7 @@ def test_agents_that_have_learnt_by_it_can_be_loaded(tmp_path: Path) -> None:
 
 
 def test_one_that_is_not_registered_is_told_how() -> None:
-    with envs() as many, pytest.raises(TypeError, match=r"ALGORITHMS\[its type\] = the algorithm's class"):
+    with envs() as many, pytest.raises(TypeError, match=r"Give one of .*, or add your own there\."):
         IndependentLearners(many, OwnConfig(rollout_length=8, minibatch_size=8))
 
 

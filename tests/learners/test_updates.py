@@ -19,8 +19,9 @@ from gymnasium.spaces import Box, Discrete
 from parallel_envs.engine import Death
 from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.ppo import PPOConfig
-from parallel_envs.learners.updates import MODES, AutoUpdates, ProcessUpdates, sequential
-from parallel_envs.learners.updates.mode import AN_UPDATE, GIVEN_UP, worker_died
+from parallel_envs.learners.updates import MODES, AutoUpdates, ProcessUpdates
+from parallel_envs.learners.updates import mode as update_modes
+from parallel_envs.learners.updates.process import AN_UPDATE, GIVEN_UP, worker_fault
 from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import CASES, learners, live, mode_of, plans, time_is_up_when, updated
 
@@ -158,8 +159,8 @@ def test_no_thread_goes_on_behind_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Non
         began.wait()
         raise strikes.pop()
 
-    monkeypatch.setattr(sequential, "try_update", slow)
-    monkeypatch.setattr(sequential, "wait", struck)
+    monkeypatch.setattr(update_modes, "try_update", slow)
+    monkeypatch.setattr(update_modes, "wait", struck)
     agents = learners("ppo-small", 3)
     live(agents, 0)
     with mode_of("thread", agents, 1) as mode:
@@ -272,16 +273,17 @@ def test_workers_that_hang_or_die_twice_in_an_update_are_named_each_with_its_own
         text, (note,) = str(caught.value), caught.value.__notes__
         assert caught.value.workers == (0,)
         assert "Worker 0, which learns for ['hangs', 'lives'] (pid " in text
-        assert "within 600.0 seconds (update_timeout) and was ended. It was the second time in the same" in text
+        assert "within 600.0 seconds (update_timeout: give a larger one if updates take so long) and was ended." in text
+        assert "It was the second time in a row" in text
         assert "in hang" in text
         assert "engine/worker.py" not in text
         assert "Worker 1, which learns for ['dies'] (pid " in note
         assert "was killed by signal 9 (SIGKILL) during an update" in note
-        assert "the second time in the same update" in note
+        assert "the second time in a row" in note
         (warned,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         assert [f"(pid {pid})" in warned for pid in first] == [True, True]
         assert [f"(pid {pid})" in text + note for pid in first] == [False, False]
-        assert warned.count("the update is made again from the same plan") == 2
+        assert warned.count("takes its place and does the same again") == 2
         for agent, one in agents.items():
             assert_same_batch(one.state()["arrays"], before[agent])
         assert mode.update({"lives": drawn["lives"]})["lives"].diverged is None
@@ -298,7 +300,8 @@ def _end(*_: Any) -> Any:
 
 
 def test_a_death_is_told_with_the_last_output() -> None:
-    error = worker_died(Death(2, 77, 3, ("one", "two")), ["a", "b"], AN_UPDATE, GIVEN_UP)
+    error = worker_fault(Death(2, 77, 3, ("one", "two")), ["a", "b"], AN_UPDATE, GIVEN_UP)
+    assert isinstance(error, WorkerDied)
     assert (error.worker, error.pid, error.exitcode) == (2, 77, 3)
     assert str(error).startswith("Worker 2, which learns for ['a', 'b'] (pid 77), ended with exit code 3 during an")
     assert str(error).endswith("Its last output:\n  one\n  two")
@@ -320,4 +323,4 @@ def test_a_worker_that_dies_before_it_has_begun_is_replaced_once(
     with pytest.raises(WorkerDied, match=r"^Worker 0, which learns for \['red'\] .* during its start.*second time"):
         mode_of("process", agents)
     (warned,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "exit code 4 during its start. Another worker is started in its place." in warned
+    assert "exit code 4 during its start. Another worker takes its place" in warned

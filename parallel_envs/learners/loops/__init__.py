@@ -4,9 +4,8 @@
     overlap   collect the next rollout while all learn from the last one: one update behind, the same in every run
     free      each as fast as it can, within bounds
 
-`sync.py`, `overlap.py` and `free.py` are the loops, `loop.py` is what they share, and `options.py` the options of a
-loop. In `overlap` and `free` updates run in a thread (`learner_thread.py`), and a copy of the actor acts meanwhile
-(`behavior_policy.py`).
+`loop.py` has the first two and what all loops share, `free.py` the third, and `options.py` the options of a loop. In
+`overlap` and `free` updates run in a thread, and a copy of the actor acts meanwhile (`learner_thread.py`).
 """
 
 from parallel_envs.learners.loops.loop import Lag, Loop, LoopReport, open_loop, run_loop

@@ -29,7 +29,11 @@ _ROUNDING = 1e-9  # three times a third is to be a whole update
 
 
 class FreeLoop(AsyncLoop):
-    """Collects and learns as fast as possible. The result depends on timing."""
+    """Collects and learns as fast as possible. The result depends on timing.
+
+    `updates_per_step` holds from `learning_starts` on: steps make updates due, and each update repays some steps. The
+    repaid steps are one of the agent's counters, so a resumed run continues where it was.
+    """
 
     merges_rounds = True
     copies_plans = True  # the memory may be overwritten before the plan is learnt from
@@ -37,15 +41,21 @@ class FreeLoop(AsyncLoop):
     def __init__(self, learners: IndependentLearners, options: LoopOptions, workers: int) -> None:
         super().__init__(learners, options, workers)
         self._replaying = [agent for agent, one in learners.agents.items() if not one.algorithm.on_policy]
-        self._ratios = UpdateRatios(learners.agents, options.updates_per_step)
+        self._ratios = dict.fromkeys(self._replaying, options.updates_per_step) if options.updates_per_step else {}
         self._minibatches = MinibatchSizes(learners.agents, options.minibatch) if options.minibatch else None
 
     def advance(self) -> Metrics:
-        with self._accounts.collecting():
+        with self._accounts.timed("collect"):
             self.learners.step()
         metrics = self._take_results(self._replaying)
         for agent, learner in self.learners.agents.items():
-            for _ in range(self._ratios.num_due(agent) if learner.ready else 0):
+            if not learner.ready:
+                continue
+            num_due = 1
+            if agent in self._ratios:
+                missing = learner.counters["steps"] - self._repaid(agent)
+                num_due = math.floor(missing * self._ratios[agent] + _ROUNDING)
+            for _ in range(num_due):
                 metrics |= self._plan_update(agent)
         return metrics
 
@@ -59,10 +69,12 @@ class FreeLoop(AsyncLoop):
     def _plan_update(self, agent: Agent) -> Metrics:
         """Submit an agent's next update, and wait until there is room for it and the agent's next rollout may begin."""
         if self._minibatches is not None and self.options.learn_in != "serial":  # in series, nothing ever waits
-            self._minibatches.adapt(agent, self._accounts.waited, self.updates.waited)
+            self._minibatches.adapt(agent, self._accounts.seconds["wait"], self.updates.waited)
         metrics = self._record(results := self.updates.take([agent]))
-        with self._accounts.collecting():
-            self._ratios.repay(agent)
+        with self._accounts.timed("collect"):
+            if agent in self._ratios:
+                repaid = self._repaid(agent) + 1 / self._ratios[agent]
+                self.learners.agents[agent].counters[_REPAID] = repaid
             job = self._next_job(agent)
         self._adopt(results)
         queue, max_lag = self.options.queue, self.options.max_lag
@@ -73,48 +85,19 @@ class FreeLoop(AsyncLoop):
         self._wait(lambda updates: updates.num_unfinished([agent]) <= max_lag)
         return metrics | self._take_results([agent])
 
+    def _repaid(self, agent: Agent) -> float:
+        """Return the steps for which updates have been made. Steps while the agent was frozen or learnt otherwise count
+        as repaid.
+        """
+        learner = self.learners.agents[agent]
+        most_since = learner.config.train_interval * learner.memory.num_rows + 1 / self._ratios[agent]
+        repaid = learner.counters.get(_REPAID, learner.config.learning_starts)
+        return float(max(repaid, learner.counters["steps"] - most_since))
+
     def stop(self) -> None:
         super().stop()
         if self._minibatches is not None:
             self._minibatches.restore()
-
-
-class UpdateRatios:
-    """Keeps `updates_per_step` from `learning_starts` on: steps make updates due, and each update repays some steps.
-
-    The repaid steps are one of the agent's counters, so a resumed run continues where it was.
-
-    Args:
-        agents: All agents.
-        ratio: Updates per step for agents with a replay buffer; None: one update whenever updates are due. Other agents
-            make one update for each rollout.
-    """
-
-    def __init__(self, agents: Mapping[Agent, AgentLearner], ratio: float | None) -> None:
-        self._agents, self._ratio = agents, ratio
-
-    def num_due(self, agent: Agent) -> int:
-        """Return how many updates the agent has to make now, given that updates are due."""
-        learner = self._agents[agent]
-        if self._ratio is None or learner.algorithm.on_policy:
-            return 1
-        due: int = math.floor((learner.counters["steps"] - self._repaid(learner)) * self._ratio + _ROUNDING)
-        return due
-
-    def repay(self, agent: Agent) -> None:
-        """Count one update as made."""
-        learner = self._agents[agent]
-        if self._ratio is not None and not learner.algorithm.on_policy:
-            learner.counters[_REPAID] = self._repaid(learner) + 1 / self._ratio
-
-    def _repaid(self, learner: AgentLearner) -> float:
-        """Return the steps for which updates have been made. Steps while the agent was frozen or learnt otherwise count
-        as repaid.
-        """
-        config: Any = learner.config
-        assert self._ratio is not None
-        most_since = config.train_interval * learner.memory.num_rows + 1 / self._ratio
-        return float(max(learner.counters.get(_REPAID, config.learning_starts), learner.counters["steps"] - most_since))
 
 
 class MinibatchSizes:
@@ -122,40 +105,29 @@ class MinibatchSizes:
 
     With larger minibatches an update takes fewer steps of Adam for the same data and is faster. Smaller minibatches
     make more of the data. The best size depends on timing, so only the free loop adapts it.
-
-    Args:
-        agents: All agents.
-        bounds: The smallest and the largest size.
     """
 
     def __init__(self, agents: Mapping[Agent, AgentLearner], bounds: tuple[int, int]) -> None:
         self._agents, self._bounds = agents, bounds
-        self._configs = {agent: one.algorithm.config for agent, one in agents.items()}
-        self._fields = {
-            agent: "minibatch_size" if hasattr(own, "minibatch_size") else "batch_size"
-            for agent, own in self._configs.items()
-        }
-        low, high = bounds
-        self.sizes = {
-            agent: min(max(getattr(own, self._fields[agent]), low), high) for agent, own in self._configs.items()
-        }
+        self._configs: dict[Agent, Any] = {agent: one.algorithm.config for agent, one in agents.items()}
+        self._fields: dict[Agent, str] = {}
+        self.sizes: dict[Agent, int] = {}
         self._waits = 0.0, 0.0
-        for agent in agents:
-            self._set_size(agent)
+        for agent, own in self._configs.items():
+            field = self._fields[agent] = "minibatch_size" if hasattr(own, "minibatch_size") else "batch_size"
+            self._set_size(agent, min(max(getattr(own, field), bounds[0]), bounds[1]))
 
     def adapt(self, agent: Agent, collect_waited: float, learn_waited: float) -> None:
         """Choose the size of an agent's next minibatches, from the seconds that each part of the loop has waited."""
         behind = collect_waited - self._waits[0] - (learn_waited - self._waits[1])
         self._waits = collect_waited, learn_waited
         if behind:
-            size = self.sizes[agent]
-            self.sizes[agent] = min(size * 2, self._bounds[1]) if behind > 0 else max(size // 2, self._bounds[0])
-            self._set_size(agent)
+            size, (low, high) = self.sizes[agent], self._bounds
+            self._set_size(agent, min(size * 2, high) if behind > 0 else max(size // 2, low))
 
-    def _set_size(self, agent: Agent) -> None:
-        config: Any = self._configs[agent]
-        adapted = dataclasses.replace(config, **{self._fields[agent]: self.sizes[agent]})
-        self._agents[agent].algorithm.config = adapted
+    def _set_size(self, agent: Agent, size: int) -> None:
+        self.sizes[agent] = size
+        self._agents[agent].algorithm.config = dataclasses.replace(self._configs[agent], **{self._fields[agent]: size})
 
     def restore(self) -> None:
         """Restore the configs as they were."""

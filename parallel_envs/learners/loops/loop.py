@@ -1,9 +1,16 @@
-"""The interface of a loop, its figures, and the base of the asynchronous loops ("overlap" and "free").
+"""Loops: the synchronous and the overlapping one, their figures, and what all loops share.
 
-An asynchronous loop handles a finished update in this order. First the result is recorded (counters, priorities,
-metrics), because later plans depend on it. Then the next plans are drawn, with the log-probabilities of actions under
-the weights that took them. Then the new weights are adopted for acting. An agent that learns on-policy adopts weights
-only between two of its rollouts, so one version acts throughout each rollout.
+    sync       collect, learn, collect, learn, ...
+    overlap    collecting   rollout 1 │ rollout 2      │ rollout 3      │ ...
+               learning               │ from rollout 1 │ from rollout 2 │ ...
+
+In `overlap`, when an agent's next update is due, the loop waits for the agent's last update and only then takes its
+result. So nothing depends on how long anything took. From its second update on, an agent is exactly one update behind.
+
+An asynchronous loop ("overlap" and "free") handles a finished update in this order. First the result is recorded
+(counters, priorities, metrics), because later plans depend on it. Then the next plans are drawn, with the
+log-probabilities of actions under the weights that took them. Then the new weights are adopted for acting. An agent
+that learns on-policy adopts weights only between two of its rollouts, so one version acts throughout each rollout.
 
 Figures: compared with one after the other, at best the shorter of both times is saved: `bound` = min(collect, learn) /
 (collect + learn). `gain` is the share that was saved.
@@ -18,24 +25,16 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from types import TracebackType
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.loops.learner_thread import (
-    BehaviorPolicy,
-    InlineUpdates,
-    Job,
-    LearnerThread,
-    Result,
-    SubmittedUpdates,
-    open_runner,
-)
+from parallel_envs.learners.loops.learner_thread import BehaviorPolicy, Job, LearnerThread, Result
 from parallel_envs.learners.loops.options import LoopOptions, check_agents, learning_workers
+from parallel_envs.learners.updates import MODES, ProcessUpdates
 from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.threads import one_torch_thread
@@ -43,6 +42,10 @@ from parallel_envs.vector.checks import check_count
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners
+
+Metrics = dict[Agent, dict[str, float]]
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,69 +109,45 @@ class LoopReport:
         )
 
 
-@dataclass(slots=True)
-class _Lags:
-    least: int = 0
-    most: int = 0
-    total: int = 0
-    count: int = 0
-
-
-@dataclass(slots=True)
 class Accounts:
     """Collects the figures in the collecting thread. Times of learning are passed to `report`."""
 
-    mode: str
-    clock: Callable[[], float] = time.perf_counter
-    collected: float = 0.0
-    waited: float = 0.0
-    _began: float = field(init=False)
-    _lags: dict[Agent, _Lags] = field(default_factory=dict)
-    _updates: Counter[Agent] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self._began = self.clock()
+    def __init__(self, mode: str, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.mode, self.clock = mode, clock
+        self.seconds = {"collect": 0.0, "wait": 0.0}
+        """Seconds of collecting, and of waiting for learning."""
+        self._began = clock()
+        self._lags: dict[Agent, tuple[int, int, int, int]] = {}  # least, most, sum and count
+        self._updates: Counter[Agent] = Counter()
 
     @contextmanager
-    def collecting(self) -> Iterator[None]:
-        """Count the time of the block as collecting."""
+    def timed(self, part: str) -> Iterator[None]:
+        """Count the time of the block as "collect" or "wait"."""
         began = self.clock()
         try:
             yield
         finally:
-            self.collected += self.clock() - began
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count the time of the block as waiting for learning."""
-        began = self.clock()
-        try:
-            yield
-        finally:
-            self.waited += self.clock() - began
+            self.seconds[part] += self.clock() - began
 
     def learnt(self, agent: Agent, lags: npt.NDArray[np.int64]) -> None:
         """Count an agent's update from transitions with these lags."""
         self._updates[agent] += 1
-        if not lags.size:
-            return
-        least, most = int(lags.min()), int(lags.max())
-        own = self._lags.setdefault(agent, _Lags(least, most))
-        own.least, own.most = min(own.least, least), max(own.most, most)
-        own.total, own.count = own.total + int(np.sum(lags)), own.count + lags.size
+        if lags.size:
+            least, most = int(lags.min()), int(lags.max())
+            before = self._lags.get(agent, (least, most, 0, 0))
+            total, count = before[2] + int(np.sum(lags)), before[3] + lags.size
+            self._lags[agent] = min(before[0], least), max(before[1], most), total, count
 
-    def report(
-        self, learnt: float, waited: float, lived: Mapping[Agent, int], collect_waited: float | None = None
-    ) -> LoopReport:
+    def report(self, learnt: float, waited: float, lived: Mapping[Agent, int]) -> LoopReport:
         """Return the report. `learnt`, `waited` are the seconds of learning, `lived` the steps of each agent."""
-        own = self.waited if collect_waited is None else collect_waited
-        lags = {agent: Lag(one.least, one.total / one.count, one.most) for agent, one in self._lags.items()}
+        lags = {agent: Lag(least, total / count, most) for agent, (least, most, total, count) in self._lags.items()}
         ratios = {agent: self._updates[agent] / max(lived[agent], 1) for agent in lags}
+        collected, collect_waited = self.seconds["collect"], self.seconds["wait"]
         seconds = self.clock() - self._began
-        return LoopReport(self.mode, lags, ratios, self.collected, learnt, own, waited, seconds)
+        return LoopReport(self.mode, lags, ratios, collected, learnt, collect_waited, waited, seconds)
 
 
-Metrics = dict[Agent, dict[str, float]]
+# ---- loops -----------------------------------------------------------------------------------------------------------
 
 
 class Loop(ABC):
@@ -178,10 +157,11 @@ class Loop(ABC):
     raised by these two. After `stop` the learners are complete and can be saved.
     """
 
-    def __init__(self, learners: IndependentLearners) -> None:
+    def __init__(self, learners: IndependentLearners, mode: str) -> None:
         self.learners = learners
         self.while_waiting: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         """Entered while collecting waits for learning. Nothing is half done during that time."""
+        self._accounts = Accounts(mode)
         self._lived_before = {agent: one.counters["steps"] for agent, one in learners.agents.items()}
 
     @abstractmethod
@@ -201,20 +181,21 @@ class Loop(ABC):
     def stop(self) -> None:  # noqa: B027  # a synchronous loop has nothing in flight
         """Stop learning: finish the running updates and drop the waiting ones. May be called again."""
 
-    def lived(self) -> dict[Agent, int]:
-        """Return each agent's steps since the loop was opened."""
-        return {agent: one.counters["steps"] - self._lived_before[agent] for agent, one in self.learners.agents.items()}
-
-    @abstractmethod
     def report(self) -> LoopReport:
         """Return lags and times so far."""
+        lived = {
+            agent: one.counters["steps"] - self._lived_before[agent] for agent, one in self.learners.agents.items()
+        }
+        return self._accounts.report(*self._learning_seconds(), lived)
+
+    @abstractmethod
+    def _learning_seconds(self) -> tuple[float, float]:
+        """Return the seconds of learning, and those that learning waited."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.stop()
         self.learners.loop = None
         if error is not None:  # some agents may have stored the interrupted step, and others not
@@ -224,22 +205,16 @@ class Loop(ABC):
 def open_loop(learners: IndependentLearners, options: LoopOptions) -> Loop:
     """Open the loop for these options and register it with the learners. Raises ValueError for impossible options."""
     from parallel_envs.learners.loops.free import FreeLoop
-    from parallel_envs.learners.loops.overlap import OverlapLoop
-    from parallel_envs.learners.loops.sync import SyncLoop
 
     if learners.loop is not None:
         raise RuntimeError("A loop was opened inside another of the same learners. End that one first.")
     check_agents(options, learners.agents, learners.update_mode)
     workers = learning_workers(options, learners)
-    match options.mode:
-        case "overlap":
-            loop: Loop = OverlapLoop(learners, options, workers)
-        case "free":
-            loop = FreeLoop(learners, options, workers)
-        case _:
-            loop = SyncLoop(learners)
-    learners.loop = loop
-    return loop
+    if options.mode == "sync":
+        learners.loop = SyncLoop(learners, options.mode)
+    else:
+        learners.loop = (OverlapLoop if options.mode == "overlap" else FreeLoop)(learners, options, workers)
+    return learners.loop
 
 
 def run_loop(
@@ -257,6 +232,28 @@ def run_loop(
         return loop.report()
 
 
+class SyncLoop(Loop):
+    """Steps the environments and updates the learners in turn, in the caller. The reference for the other loops."""
+
+    def __init__(self, learners: IndependentLearners, mode: str) -> None:
+        learners.run_by()
+        super().__init__(learners, mode)
+
+    def advance(self) -> Metrics:
+        with self._accounts.timed("collect"):
+            self.learners.step()
+        began = time.perf_counter()
+        metrics = self.learners.update()
+        if metrics:  # otherwise no update was due
+            self._accounts.seconds["wait"] += time.perf_counter() - began
+        for agent in metrics:
+            self._accounts.learnt(agent, np.zeros(1, np.int64))
+        return metrics
+
+    def _learning_seconds(self) -> tuple[float, float]:
+        return self._accounts.seconds["wait"], self._accounts.seconds["collect"]
+
+
 class AsyncLoop(Loop):
     """Collects in the caller while updates run elsewhere."""
 
@@ -266,18 +263,29 @@ class AsyncLoop(Loop):
     """Whether plans are copied. Otherwise a plan is valid until the agent's next one is drawn."""
 
     def __init__(self, learners: IndependentLearners, options: LoopOptions, workers: int) -> None:
-        super().__init__(learners)
+        super().__init__(learners, options.mode)
         self.options = options
         self._planned = {agent: one.version for agent, one in learners.agents.items()}
-        self._lived = {agent: one.counters["steps"] for agent, one in learners.agents.items()}
+        self._lived = dict(self._lived_before)
         self._behavior = {agent: BehaviorPolicy(one) for agent, one in learners.agents.items()}
-        runner = open_runner(learners, options, workers)
+        kinds, update_mode = {one.algorithm.signature for one in learners.agents.values()}, learners.update_mode
+        fuses = update_mode == "fused" or (update_mode == "auto" and len(kinds) < len(learners.agents))
+        where, inner = options.learn_in, "fused" if fuses else "sequential"
+        if where == "process":
+            limits = workers, learners.update_timeout, inner
+            mode = learners.run_by((where, workers, inner), lambda own: ProcessUpdates(own, *limits))
+            assert isinstance(mode, ProcessUpdates)
+            mode.resume()
+            at_once = fuses or workers > 1
+        else:
+            here = "thread" if where == update_mode == "thread" else inner
+            mode = learners.run_by((where, workers, here), lambda own: MODES[here](own, workers))
+            at_once = here != "sequential"
         self._one_thread = one_torch_thread()  # two threads use torch now, and its number of threads is one for both
         self._one_thread.__enter__()
-        self.updates: SubmittedUpdates = (
-            InlineUpdates(runner) if options.learn_in == "serial" else LearnerThread(runner, merge=self.merges_rounds)
+        self.updates = LearnerThread(
+            mode, options.order, at_once=at_once, merge=self.merges_rounds, inline=options.learn_in == "serial"
         )
-        self._accounts = Accounts(options.mode)
         self._stopped = False
 
     # ---- parts of `advance` -----------------------------------------------------------------------------------------
@@ -299,8 +307,7 @@ class AsyncLoop(Loop):
                     "PPO's do."
                 )
             versions = np.repeat(versions, plan.arrays["valid"].sum(1))
-            plan, carry = self._behavior[agent].with_log_probs(plan, corrected=self.options.vtrace)
-            learner.carry_on(carry)
+            plan, learner.carry = self._behavior[agent].with_log_probs(plan, corrected=self.options.vtrace)
         assert plan is not None
         if self.copies_plans:
             plan = dataclasses.replace(plan, arrays={name: np.array(array) for name, array in plan.arrays.items()})
@@ -330,12 +337,13 @@ class AsyncLoop(Loop):
             self.learners.act_with(newest)
             self.learners.tell_of({result.job.agent: result.report for result in round_})
 
-    def _wait(self, is_so: Callable[[SubmittedUpdates], bool]) -> None:
+    def _wait(self, is_so: Callable[[LearnerThread], bool]) -> None:
         """Wait until this holds for the submitted updates."""
-        waited = self._accounts.waited
-        with self._accounts.waiting(), self.while_waiting():
+        seconds = self._accounts.seconds
+        waited = seconds["wait"]
+        with self._accounts.timed("wait"), self.while_waiting():
             self.updates.wait_until(is_so)
-        self.learners.seconds["update"] += self._accounts.waited - waited
+        self.learners.seconds["update"] += seconds["wait"] - waited
 
     # ---- a loop -----------------------------------------------------------------------------------------------------
 
@@ -372,8 +380,28 @@ class AsyncLoop(Loop):
         if not self.learners.closed:
             self.changed(self.learners.agents)
 
-    def report(self) -> LoopReport:
-        return self._accounts.report(self.updates.runner.seconds, self.updates.waited, self.lived())
+    def _learning_seconds(self) -> tuple[float, float]:
+        return self.updates.seconds, self.updates.waited
+
+
+class OverlapLoop(AsyncLoop):
+    """Collects one update ahead of learning, with the same result in every run."""
+
+    def advance(self) -> Metrics:
+        with self._accounts.timed("collect"):
+            self.learners.step()
+        due = [agent for agent, one in self.learners.agents.items() if one.ready]
+        if not due:
+            return {}
+        self._wait(lambda updates: not updates.num_unfinished(due))
+        with self._accounts.timed("collect"):
+            results = self.updates.take(due)
+            metrics = self._record(results)
+            jobs = [job for agent in due if (job := self._next_job(agent)) is not None]
+            self._adopt(results)
+        if jobs:
+            self.updates.submit(jobs)
+        return metrics
 
 
 def rounds_of(results: Sequence[Result]) -> list[list[Result]]:

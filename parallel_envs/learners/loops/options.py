@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from parallel_envs.choices import LearnIn, LoopMode, ScheduleName, words
 from parallel_envs.engine import cores_here
@@ -45,19 +45,16 @@ Schedule = Callable[[Sequence[Candidate]], Sequence[Agent]]
 """Function from the waiting agents, in the order in which they came, to the order in which they learn."""
 
 
-def by_turn(waiting: Sequence[Candidate]) -> Sequence[Agent]:
-    return [one.agent for one in sorted(waiting, key=lambda one: one.last_turn)]
+def _sorting(key: Callable[[Candidate], Any]) -> Schedule:
+    return lambda waiting: [one.agent for one in sorted(waiting, key=key)]
 
 
-def by_data(waiting: Sequence[Candidate]) -> Sequence[Agent]:
-    return [one.agent for one in sorted(waiting, key=lambda one: (-one.num_fresh, one.last_turn))]
-
-
-def by_seconds(waiting: Sequence[Candidate]) -> Sequence[Agent]:
-    return [one.agent for one in sorted(waiting, key=lambda one: (-one.seconds, one.last_turn))]
-
-
-SCHEDULES: Mapping[str, Schedule] = {"round_robin": by_turn, "most_data": by_data, "slowest": by_seconds}
+by_turn = _sorting(lambda one: one.last_turn)
+SCHEDULES: Mapping[str, Schedule] = {
+    "round_robin": by_turn,
+    "most_data": _sorting(lambda one: (-one.num_fresh, one.last_turn)),
+    "slowest": _sorting(lambda one: (-one.seconds, one.last_turn)),
+}
 
 
 def ordered(schedule: Schedule, waiting: Sequence[Candidate]) -> list[Agent]:
@@ -87,6 +84,9 @@ class LoopWords(TypedDict, total=False):
     schedule: ScheduleName | Schedule
     minibatch: tuple[int, int] | None
     worker_budget: int | None
+
+
+_WORDS = {"mode": words(LoopMode), "learn_in": words(LearnIn), "schedule": words(ScheduleName)}
 
 
 @documents_fields
@@ -125,43 +125,29 @@ class LoopOptions:
     """Number of workers for environments and learning together."""
 
     def __post_init__(self) -> None:
-        choice("mode", self.mode, words(LoopMode))
-        choice("learn_in", self.learn_in, words(LearnIn))
-        if not callable(self.schedule):
-            choice("schedule", self.schedule, words(ScheduleName))
+        for name, known in _WORDS.items():
+            if name != "schedule" or not callable(self.schedule):
+                choice(name, getattr(self, name), known)
+        yes_or_no("vtrace", self.vtrace)
+        for name in ("queue", "worker_budget"):
+            if (count := getattr(self, name)) is not None:
+                check_count(name, count)
         check_whole("max_lag", self.max_lag)
         if self.max_lag < 0:
             raise ValueError(f"max_lag={self.max_lag} is below 0. Give 0 or more.")
-        yes_or_no("vtrace", self.vtrace)
-        if self.mode == "free":
-            self._check_free()
-        else:
+        if self.mode != "free":
             for name, default in (("queue", None), ("max_lag", 1), ("updates_per_step", None), ("minibatch", None)):
-                if getattr(self, name) != default:
-                    why = "whose lag is exactly one update" if self.mode == "overlap" else "where nothing ever waits"
+                if (value := getattr(self, name)) != default:
                     raise ValueError(
-                        f"{name}={getattr(self, name)!r} contradicts mode={self.mode!r}, {why} and which is the same "
-                        f"in every run. Leave {name} out, or give mode='free'."
+                        f"{name}={value!r} contradicts mode={self.mode!r}, which is the same in every run. Leave "
+                        f"{name} out, or give mode='free'."
                     )
-        if self.mode == "sync" and self.vtrace:
-            raise ValueError(
-                "vtrace=True with mode='sync': actions are chosen by the newest weights, so there is nothing to "
-                "correct. Give mode='overlap' or 'free'."
-            )
-        if self.worker_budget is not None:
-            check_count("worker_budget", self.worker_budget)
-
-    def _check_free(self) -> None:
-        if self.queue is None:
-            raise ValueError(
-                "mode='free' was asked for without a bound of its queue: what waits could grow for ever. Give queue=, "
-                "the number of plans that may wait, such as twice the number of agents."
-            )
-        check_count("queue", self.queue)
+        elif self.queue is None:
+            raise ValueError("mode='free' needs a bound of its queue. Give queue=, such as twice the number of agents.")
         ratio = self.updates_per_step
-        bounds: Any = self.minibatch
         if ratio is not None and not (is_number(ratio) and ratio > 0):
-            raise ValueError(f"updates_per_step={ratio!r} allows no updates, or is no bound. Give a number above 0.")
+            raise ValueError(f"updates_per_step={ratio!r} is not a finite number above 0.")
+        bounds: Any = self.minibatch
         if bounds is not None:
             if not isinstance(bounds, tuple | list) or len(bounds) != 2:
                 raise ValueError(f"minibatch={bounds!r} is no pair of bounds. Give two sizes, as (64, 256).")
@@ -169,6 +155,10 @@ class LoopOptions:
                 check_count("minibatch", bound)
             if bounds[1] < bounds[0]:
                 raise ValueError(f"minibatch={bounds} has its bounds the wrong way round. Give the smaller first.")
+        if self.mode == "sync" and self.vtrace:
+            raise ValueError(
+                "vtrace=True contradicts mode='sync', in which the newest weights act. Give mode='overlap' or 'free'."
+            )
 
     @property
     def order(self) -> Schedule:
@@ -189,17 +179,18 @@ def check_agents(options: LoopOptions, agents: Mapping[Agent, AgentLearner], upd
             f"updates_per_step={options.updates_per_step}, and no agent learns from a replay buffer: the others make "
             "one update for each rollout. Leave it out, or give another rollout_length."
         )
-    bounds = options.minibatch
-    if bounds is not None and update_mode in ("fused", "auto"):
+    if options.minibatch is None:
+        return
+    if update_mode in ("fused", "auto"):
         raise ValueError(
-            f"minibatch={bounds} with update_mode={update_mode!r}: sizes that adapt differ from agent to agent, and "
-            "fused updates need one size for all. Give update_mode='sequential', 'thread' or 'process'."
+            f"minibatch={options.minibatch} with update_mode={update_mode!r}: sizes that adapt differ from agent to "
+            "agent, and fused updates need one size for all. Give update_mode='sequential', 'thread' or 'process'."
         )
     for learner in agents.values():
-        if bounds is not None and bounds[1] > learner.most_rows:
+        if options.minibatch[1] > learner.most_rows:
             raise ValueError(
-                f"minibatch={bounds} and agent {learner.agent!r} learns from {learner.most_rows} rows at most. Give "
-                "smaller bounds."
+                f"minibatch={options.minibatch} and agent {learner.agent!r} learns from {learner.most_rows} rows at "
+                "most. Give smaller bounds."
             )
 
 
@@ -209,8 +200,7 @@ _WITH_WORKERS = ("thread", "process", "auto", "fused_or_process", "fused_or_thre
 """Update modes that have workers also in a synchronous loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
+class Shares(NamedTuple):
     """Numbers of workers for environments and for learning. A thread counts as a worker."""
 
     envs: int
@@ -224,27 +214,11 @@ def fewest_workers(mode: str, learn_in: str, update_mode: str) -> int:
     return 1
 
 
-def wanted_workers(mode: str, learn_in: str, update_mode: str, num_agents: int, workers: int | None = None) -> int:
-    """Return the number of workers for learning without a budget. `workers` is the user's number, if any."""
-    least = fewest_workers(mode, learn_in, update_mode)
-    in_workers = mode != "sync" and learn_in == "process"
-    if update_mode not in (("process",) if in_workers else _WITH_WORKERS):
-        return least
-    cores = len(cores_here()) - in_workers  # one core is for collecting
-    return max(min(workers or max(cores, 1), num_agents), least)
-
-
 def share_workers(budget: int, num_envs: int, least: int, *, env_workers: int | None = None) -> Shares:
-    """Share out a budget of workers.
+    """Share out a budget of workers. Raises ValueError, naming the numbers, if the budget is too small.
 
-    Learning gets its minimum, environments as many of the rest as they can use, and learning what is left. Raises
-    ValueError, naming the numbers, if the budget is too small.
-
-    Args:
-        budget: Number of workers for environments and learning together.
-        num_envs: The most workers that environments can use; 0: environments are stepped in the caller.
-        least: The fewest workers for learning.
-        env_workers: The number of workers of the environments, if it is already fixed.
+    Learning gets its minimum, `least`, environments as many of the rest as they can use, and learning what is left.
+    `num_envs` is 0 if environments are stepped in the caller. `env_workers`: their workers, if the number is fixed.
     """
     envs = min(num_envs, max(budget - least, 1)) if env_workers is None else env_workers
     envs = envs if num_envs else 0
@@ -258,10 +232,13 @@ def share_workers(budget: int, num_envs: int, least: int, *, env_workers: int | 
 
 def learning_workers(options: LoopOptions, learners: IndependentLearners) -> int:
     """Return the number of workers for learning. Raises ValueError, naming the numbers, if the budget is too small."""
-    asked = options.mode, options.learn_in, learners.update_mode
-    own = wanted_workers(*asked, len(learners.agents), learners.workers)
+    least = own = fewest_workers(options.mode, options.learn_in, learners.update_mode)
+    in_workers = options.mode != "sync" and options.learn_in == "process"
+    if learners.update_mode in (("process",) if in_workers else _WITH_WORKERS):
+        cores = len(cores_here()) - in_workers  # one core is for collecting
+        own = max(min(learners.workers or max(cores, 1), len(learners.agents)), least)
     if options.worker_budget is None:
         return own
     envs = 0 if learners.envs.envs.backend == "serial" else learners.envs.num_workers
-    least = own if options.mode == "sync" else fewest_workers(*asked)  # an existing mode is not made smaller
+    least = own if options.mode == "sync" else least  # an existing mode is not made smaller
     return min(own, share_workers(options.worker_budget, envs, least, env_workers=envs).learning)

@@ -40,7 +40,7 @@ from parallel_envs.learners.networks import GruCell
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
-from parallel_envs.learners.updates.sequential import update_one
+from parallel_envs.learners.updates.mode import update_one
 from parallel_envs.policies import BatchPolicy, Rows
 from parallel_envs.rollouts import Rollouts
 from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer

@@ -1,4 +1,4 @@
-"""The update mode that measures the other modes on real updates and keeps the fastest."""
+"""Update modes by name, and the mode that measures the others on real updates and keeps the fastest."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 from parallel_envs.engine import cores_here
 from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters
-from parallel_envs.learners.updates.fused import FusedUpdates, alike_agents
-from parallel_envs.learners.updates.mode import UpdateMode
+from parallel_envs.learners.updates.fused import FusedUpdates, alike_agents, is_worth_fusing
+from parallel_envs.learners.updates.mode import SequentialUpdates, ThreadUpdates, UpdateMode
 from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates
-from parallel_envs.learners.updates.sequential import SequentialUpdates, ThreadUpdates
 
 _log = logging.getLogger(__name__)
 
@@ -25,11 +24,8 @@ _WARM, _TRIES = 3, 3
 class AutoUpdates(UpdateMode):
     """Tries each mode that may be faster, on full updates. No update is wasted, because all modes compute the same.
 
-    An update is full if as many agents take part as in the largest update so far. Smaller updates run sequentially.
-
-    Args:
-        all_parameters, workers, timeout: As for `ProcessUpdates`.
-        choice: Mode that an earlier part of this run has chosen. With it nothing is measured.
+    An update is full if as many agents take part as in the largest update so far. Smaller updates run sequentially. If
+    an earlier part of this run has chosen a mode, `choice`, nothing is measured.
     """
 
     name = "auto"
@@ -42,16 +38,10 @@ class AutoUpdates(UpdateMode):
         choice: str | None = None,
     ) -> None:
         super().__init__(all_parameters)
-        self._modes: dict[str, Callable[[], UpdateMode]] = {
-            "sequential": lambda: SequentialUpdates(all_parameters),
-            "fused": lambda: FusedUpdates(all_parameters),
-            "thread": lambda: ThreadUpdates(all_parameters, workers),
-            "process": lambda: ProcessUpdates(all_parameters, workers, timeout),
-        }
-        self._cores = workers or len(cores_here())
+        self._limits = workers, timeout
         self._untried: list[str] = []
         self._largest = 0
-        self._current: UpdateMode = SequentialUpdates(all_parameters) if choice is None else self._modes[choice]()
+        self._current: UpdateMode = MODES[choice or "sequential"](self.all_parameters, *self._limits)
         self.seconds: dict[str, list[float]] = {}
         """Seconds of each update, by mode."""
         self.choice = choice
@@ -74,7 +64,8 @@ class AutoUpdates(UpdateMode):
             return reports
         if self._current.name == "sequential":
             self._untried = ["fused"] if len(alike_agents(self.all_parameters, plans)) < len(plans) else []
-            if len(plans) > 1 and self._cores > 1 and self._typical("sequential") > _WORTH_WORKERS:
+            cores = self._limits[0] or len(cores_here())
+            if len(plans) > 1 and cores > 1 and self._typical("sequential") > _WORTH_WORKERS:
                 self._untried += ["thread", "process"]
         if self._untried:
             self._turn_to(self._untried.pop(0))
@@ -92,7 +83,7 @@ class AutoUpdates(UpdateMode):
 
     def _turn_to(self, name: str) -> None:
         self._current.close()
-        self._current = self._modes[name]()
+        self._current = MODES[name](self.all_parameters, *self._limits)
 
     @property
     def is_elsewhere(self) -> bool:  # type: ignore[override]  # here it depends on the current mode
@@ -112,3 +103,24 @@ class AutoUpdates(UpdateMode):
 
     def close(self) -> None:
         self._current.close()
+
+
+MODES: dict[str, Callable[..., UpdateMode]] = {
+    "sequential": lambda all_parameters, workers=None, timeout=None: SequentialUpdates(all_parameters),
+    "thread": lambda all_parameters, workers=None, timeout=None: ThreadUpdates(all_parameters, workers),
+    "process": ProcessUpdates,
+    "fused": lambda all_parameters, workers=None, timeout=None: FusedUpdates(all_parameters),
+    "auto": AutoUpdates,
+}
+"""Modes by name. Each is called with the parameters by agent, the number of workers or None, and the seconds that a
+worker process has for a round of updates or None. Updates in the caller's own process cannot be ended and ignore the
+limit."""
+EITHER = {f"fused_or_{mode}": mode for mode in ("sequential", "process", "thread")}
+"""Names that mean "fused" where fusing is quicker, and this mode elsewhere."""
+
+
+def mode_for(word: str, all_parameters: Mapping[Agent, AgentParameters]) -> str:
+    """Return the mode that an `update_mode` stands for with these parameters. It is the same in every run."""
+    if word not in EITHER:
+        return word
+    return "fused" if is_worth_fusing(all_parameters) else EITHER[word]

@@ -21,8 +21,14 @@ from parallel_envs.engine import Failure
 from parallel_envs.learners.algorithm import Agent, Algorithm, Batch, Metrics, Plan, UpdateReport, plan_tensors
 from parallel_envs.learners.checkpoint import CARRY
 from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix, views
-from parallel_envs.learners.updates.mode import Evaluate, UpdateMode, take_steps
-from parallel_envs.learners.updates.sequential import finish_update, tensors_of, try_update, undo_on_error
+from parallel_envs.learners.updates.mode import (
+    UpdateMode,
+    finish_update,
+    take_steps,
+    tensors_of,
+    try_update,
+    undo_on_error,
+)
 from parallel_envs.threads import one_torch_thread
 
 _MOST_GROUPS = 32  # groups that are kept: each holds matrices with all numbers of its agents
@@ -47,25 +53,20 @@ class FusedUpdates(UpdateMode):
         reports: dict[Agent, UpdateReport] = {}
         with one_torch_thread():
             for agents in alike_agents(self.all_parameters, plans):
-                own = [plans[agent] for agent in agents]
-                if not self.all_parameters[agents[0]].algorithm.stackable:
-                    made = [
-                        try_update(self.all_parameters[agent], plan) for agent, plan in zip(agents, own, strict=True)
-                    ]
-                else:
-                    try:
-                        made = self._group(agents).update(own)
-                    except Exception as error:  # noqa: BLE001  # any error: it is raised after the others have learnt
-                        made = [UpdateReport.of_nothing(failure=Failure.of(error))] * len(agents)
+                all_own = [self.all_parameters[agent] for agent in agents]
+                if not all_own[0].algorithm.stackable:  # such an agent is alone
+                    reports[agents[0]] = try_update(all_own[0], plans[agents[0]])
+                    continue
+                try:
+                    if agents not in self._groups:
+                        while len(self._groups) >= _MOST_GROUPS:
+                            del self._groups[next(iter(self._groups))]
+                        self._groups[agents] = FusedGroup(all_own)
+                    made = self._groups[agents].update([plans[agent] for agent in agents])
+                except Exception as error:  # noqa: BLE001  # any error: it is raised after the others have learnt
+                    made = [UpdateReport.of_nothing(failure=Failure.of(error))] * len(agents)
                 reports |= zip(agents, made, strict=True)
         return {agent: reports[agent] for agent in plans}
-
-    def _group(self, agents: tuple[Agent, ...]) -> FusedGroup:
-        if agents not in self._groups:
-            while len(self._groups) >= _MOST_GROUPS:
-                del self._groups[next(iter(self._groups))]
-            self._groups[agents] = FusedGroup([self.all_parameters[agent] for agent in agents])
-        return self._groups[agents]
 
 
 def is_worth_fusing(all_parameters: Mapping[Agent, AgentParameters]) -> bool:
@@ -118,11 +119,9 @@ class FusedGroup:
 
     def update(self, plans: Sequence[Plan]) -> list[UpdateReport]:
         """Update all agents of the group. If this raises, the numbers of all agents are unchanged."""
-        for index, parameters in enumerate(
-            self.all_parameters
-        ):  # the parameters may have moved to another group's matrix since
+        for index, parameters in enumerate(self.all_parameters):
             row = self.matrix.row(index)
-            if parameters.matrix.weights.data_ptr() != row.weights.data_ptr():
+            if parameters.matrix.weights.data_ptr() != row.weights.data_ptr():  # another group has moved them since
                 parameters.move_to(row)
         self._num_updates += 1
         arrays = [tensors_of(plan) for plan in plans]
@@ -136,34 +135,30 @@ class FusedGroup:
                 data = algorithms[0].prepare(self._see({**weights, **fixed}, together), together)
             del together  # the steps need the prepared data only
             carries: Any = data.pop(CARRY, [None] * len(plans))
-            evaluate = self._evaluation(data, [plan_tensors(plan) for plan in plans], weights, fixed)
+            num_rows = data[next(iter(data))].shape[1]
+            stacked = {name: tensor.flatten(0, 1) for name, tensor in data.items()}
+            drawn = [plan_tensors(plan) for plan in plans]
+            starts = torch.arange(len(plans))[:, None] * num_rows
+            picks = torch.stack([own["picks"] for own in drawn], 1) + starts  # (steps, agents, rows)
+            others = {name: torch.stack([own[name] for own in drawn], 1) for name in drawn[0] if name != "picks"}
+
+            def evaluate(step: int) -> tuple[Tensor, Metrics, Tensor]:
+                flat = picks[step].flatten()
+                batch = {
+                    name: tensor.index_select(0, flat).view(*picks.shape[1:], *tensor.shape[1:])
+                    for name, tensor in stacked.items()
+                }
+                batch |= {name: tensor[step] for name, tensor in others.items()}
+                with torch.no_grad():
+                    if not self._is_traced and self._num_updates >= _UPDATES_BEFORE_TRACING:
+                        self._gradients = traced(self._gradients, weights, fixed, batch)
+                        self._is_traced = True
+                    losses, parts, metrics = self._gradients(weights, fixed, batch)
+                    torch.cat([*parts, self._spare], 1, out=self._gradient)
+                return losses, metrics, self._gradient
+
             reports = take_steps(algorithms, plans, self.matrix, before, evaluate)
             return [finish_update(*each) for each in zip(self.all_parameters, reports, arrays, carries, strict=True)]
-
-    def _evaluation(self, data: Batch, plans: Sequence[Batch], weights: Batch, fixed: Batch) -> Evaluate:
-        """Return the function that computes losses, metrics and gradients of a step."""
-        num_rows = data[next(iter(data))].shape[1]
-        stacked = {name: tensor.flatten(0, 1) for name, tensor in data.items()}
-        starts = torch.arange(len(plans))[:, None] * num_rows
-        picks = torch.stack([plan["picks"] for plan in plans], 1) + starts  # (steps, agents, rows)
-        others = {name: torch.stack([plan[name] for plan in plans], 1) for name in plans[0] if name != "picks"}
-
-        def evaluate(step: int) -> tuple[Tensor, Metrics, Tensor]:
-            flat = picks[step].flatten()
-            batch = {
-                name: tensor.index_select(0, flat).view(*picks.shape[1:], *tensor.shape[1:])
-                for name, tensor in stacked.items()
-            }
-            batch |= {name: tensor[step] for name, tensor in others.items()}
-            with torch.no_grad():
-                if not self._is_traced and self._num_updates >= _UPDATES_BEFORE_TRACING:
-                    self._gradients = traced(self._gradients, weights, fixed, batch)
-                    self._is_traced = True
-                losses, parts, metrics = self._gradients(weights, fixed, batch)
-                torch.cat([*parts, self._spare], 1, out=self._gradient)
-            return losses, metrics, self._gradient
-
-        return evaluate
 
 
 def stacked_gradients(parameters: AgentParameters) -> Gradients:
@@ -183,19 +178,6 @@ def stacked_gradients(parameters: AgentParameters) -> Gradients:
     return all_rows
 
 
-def _functional(parameters: AgentParameters, method: str) -> Callable[[Batch, Batch], Any]:
-    """Return a method of the algorithm as a function of the module's tensors and the method's arguments."""
-    whole = _Method(
-        parameters.algorithm, method, copy.deepcopy(parameters.module)
-    )  # its tensors are swapped in and out
-
-    def call(tensors: Batch, arguments: Batch) -> Any:
-        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
-        return torch.func.functional_call(whole, named, (arguments,), tie_weights=False)
-
-    return call
-
-
 class _Method(nn.Module):
     """Wraps a method of an algorithm as a module, so that `functional_call` can put in other parameters."""
 
@@ -205,6 +187,18 @@ class _Method(nn.Module):
 
     def forward(self, arguments: Batch) -> Any:
         return getattr(self.algorithm, self.method)(self.module, arguments)
+
+
+def _functional(parameters: AgentParameters, method: str) -> Callable[[Batch, Batch], Any]:
+    """Return a method of the algorithm as a function of the module's tensors and the method's arguments."""
+    # A copy of the module, because its tensors are swapped in and out.
+    whole = _Method(parameters.algorithm, method, copy.deepcopy(parameters.module))
+
+    def call(tensors: Batch, arguments: Batch) -> Any:
+        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
+        return torch.func.functional_call(whole, named, (arguments,), tie_weights=False)
+
+    return call
 
 
 # ---- tracing ---------------------------------------------------------------------------------------------------------
@@ -239,10 +233,14 @@ def _remove_needless(module: fx.GraphModule, values: dict[fx.Node, Any]) -> None
     """
     aten = torch.ops.aten
     blanks = aten.ones_like.default, aten.zeros_like.default, aten.new_zeros.default  # they look at shapes only
+    unchanging = aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.detach.default
     operations = [node for node in module.graph.nodes if node.op == "call_function"]
 
     def memory(value: Any) -> int:
         return value.untyped_storage().data_ptr() if isinstance(value, Tensor) else 0
+
+    def form(value: Tensor) -> Any:
+        return value.shape, value.stride(), value.dtype
 
     written = set()
     for node in operations:
@@ -252,37 +250,24 @@ def _remove_needless(module: fx.GraphModule, values: dict[fx.Node, Any]) -> None
     done: dict[Any, fx.Node] = {}
     fixed = {node for node in module.graph.nodes if node.op == "get_attr"}
     for node in operations:
-        value = values[node]
+        value, first = values[node], node.args[0] if node.args else None
         read = [value, *(values[other] for other in node.all_input_nodes)]
         is_random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         if not isinstance(value, Tensor) or is_random or not written.isdisjoint(map(memory, read)):
             continue
-        other = _unchanged_input(node, values)
-        if other is None:
-            key = node.target, str(node.args), str(node.kwargs)  # other operations appear in these texts by name
-            is_constant = node.target in blanks or fixed.issuperset(node.all_input_nodes)
-            if key not in done and is_constant and value.numel() <= _MOST_CONSTANT:
-                name = f"constant_{node.name}"
-                module.register_buffer(name, value.clone())
-                with module.graph.inserting_before(node):
-                    done[key] = module.graph.get_attr(name)
-                values[done[key]] = value
-                fixed.add(done[key])
-            other = done.setdefault(key, node)
-        if other is not node:
-            node.replace_all_uses_with(other)
-
-
-def _unchanged_input(node: fx.Node, values: dict[fx.Node, Any]) -> fx.Node | None:
-    """Return the operation's first input if the operation returns that input unchanged, else None."""
-    aten = torch.ops.aten
-    views = aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.detach.default
-    first = node.args[0] if node.args else None
-    if not isinstance(first, fx.Node):
-        return None
-    by_one = node.target in (aten.mul.Scalar, aten.mul.Tensor) and node.args[1] == 1
-    if node.target not in views and not by_one:
-        return None
-    before, after = values[first], values[node]
-    same = (before.shape, before.stride(), before.dtype) == (after.shape, after.stride(), after.dtype)
-    return first if same else None
+        by_one = node.target in (aten.mul.Scalar, aten.mul.Tensor) and node.args[1] == 1
+        may_be_input = by_one or node.target in unchanging
+        if may_be_input and isinstance(first, fx.Node) and form(values[first]) == form(value):
+            node.replace_all_uses_with(first)
+            continue
+        key = node.target, str(node.args), str(node.kwargs)  # other operations appear in these texts by name
+        is_constant = node.target in blanks or fixed.issuperset(node.all_input_nodes)
+        if key not in done and is_constant and value.numel() <= _MOST_CONSTANT:
+            name = f"constant_{node.name}"
+            module.register_buffer(name, value.clone())
+            with module.graph.inserting_before(node):
+                done[key] = module.graph.get_attr(name)
+            values[done[key]] = value
+            fixed.add(done[key])
+        if done.setdefault(key, node) is not node:
+            node.replace_all_uses_with(done[key])

@@ -1,9 +1,16 @@
-"""The interface of an update mode, the loop over the steps of an update that all modes share, and errors of updates."""
+"""The interface of update modes, and the two that compute one agent after another (the reference) or each in a thread.
+
+If two modes disagree, `SequentialUpdates` is right.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,11 +18,21 @@ import torch
 from torch import Tensor
 
 from parallel_envs.closing import ClosedAtExit
-from parallel_envs.engine import Death, Failure
-from parallel_envs.errors import RemoteError, RemoteTraceback, WorkerDied, WorkerTimeout
-from parallel_envs.learners.algorithm import Agent, Algorithm, Metrics, Plan, UpdateReport
+from parallel_envs.engine import Failure, cores_here
+from parallel_envs.errors import RemoteError
+from parallel_envs.learners.algorithm import (
+    Agent,
+    Algorithm,
+    Batch,
+    Metrics,
+    Plan,
+    UpdateReport,
+    minibatch,
+    plan_tensors,
+)
+from parallel_envs.learners.checkpoint import CARRY
 from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix, clip_rows, step_rows
-from parallel_envs.vector.recovery import crash_lines, exit_text, without_engine_frames
+from parallel_envs.threads import one_torch_thread
 
 Evaluate = Callable[[int], tuple[Tensor, Metrics, Tensor]]
 """Function from the number of a step to losses, metrics and gradients, with a row for each agent."""
@@ -50,116 +67,11 @@ class UpdateMode(ClosedAtExit, ABC):
     def changed(self, agent: Agent) -> None:  # most modes keep no copies
         """Take note that the caller has put other numbers into an agent's parameters."""
 
+    def abandon(self) -> None:  # most modes cannot do it
+        """End, from another thread, an update that does not end by itself."""
+
     def close(self) -> None:  # most modes hold nothing
         """Release threads and workers of the mode. May be called again."""
-
-
-def take_steps(
-    algorithms: Sequence[Algorithm],
-    plans: Sequence[Plan],
-    strip: ParameterMatrix,
-    before: ParameterMatrix,
-    evaluate: Evaluate,
-) -> list[UpdateReport]:
-    """Take the steps of an update, with one plan for each agent (row). `before` is a copy of `strip` as it is now.
-
-    An agent whose loss or gradient is not finite takes no further steps and gets its numbers back from `before`; so
-    does an agent whose numbers are not finite at the end. So an update happens completely or not at all. Other rows are
-    not affected.
-    """
-    configs, leader = [one.config for one in algorithms], algorithms[0]
-    lived = np.stack([plan.lived for plan in plans], 1)  # [step, agent]: is there anything to learn from?
-    rates = [
-        config.learning_rate if plan.learning_rate is None else plan.learning_rate
-        for config, plan in zip(configs, plans, strict=True)
-    ]
-    limits = torch.tensor([config.max_grad_norm for config in configs])
-    going, lost = np.ones(len(configs), np.bool_), np.full(len(configs), -1)
-    names: list[str] = []
-    sums: Any = 0.0
-    counts = torch.zeros(len(configs))
-    for step in range(len(lived)):
-        wanted = lived[step] & going
-        if not wanted.any():
-            continue
-        losses, metrics, gradient = evaluate(step)
-        with torch.no_grad():
-            norms = torch.linalg.vector_norm(gradient, dim=1)
-            finite = (losses + norms).isfinite()
-            stop = leader.should_stop(metrics)
-            go = finite if stop is None else finite & ~stop
-            active = wanted & go.numpy()
-            lost[wanted & ~finite.numpy()] = step
-            going &= active | ~lived[step]
-            clip_rows(gradient, norms, limits)
-            step_rows(strip, gradient, active.tolist(), rates, configs[0].adam_epsilon)
-            taken = torch.from_numpy(active)
-            leader.after_step(strip, taken)
-            described = {"loss": losses, "gradient_norm": norms, **metrics}
-            names = list(described)
-            sums = sums + torch.where(taken, torch.stack(list(described.values())), 0.0)
-            counts += taken
-
-    # Adam makes non-finite numbers from finite ones only with a learning rate of this size (a step moves a number by a
-    # few times the rate), with gradients whose squares overflow, or with an epsilon that is 0 in 32 bits. The check
-    # itself takes a quarter of the time of a short update.
-    may_overflow = any(
-        rate > 1e30 or config.max_grad_norm > 1e15 or config.adam_epsilon < 1e-30
-        for config, rate in zip(configs, rates, strict=True)
-    )
-    if may_overflow:
-        lost[(lost < 0) & ~strip.finite().numpy()] = len(lived)
-    for row in np.flatnonzero(lost >= 0).tolist():
-        strip.row(row).copy_from(before.row(row))
-
-    reports: list[UpdateReport] = []
-    means = (sums / counts.clamp(min=1)).T.tolist() if names else [[]] * len(configs)
-    for step, mean, count in zip(lost.tolist(), means, counts.tolist(), strict=True):
-        if step < 0:
-            reports.append(UpdateReport({**dict(zip(names, mean, strict=True)), "steps": count}))
-        elif step == len(lived):
-            reason = "its weights, or what Adam remembers of them, were not finite after the update"
-            reports.append(UpdateReport.of_nothing(diverged=reason))
-        else:
-            reason = f"its loss or its gradient was not finite in step {step + 1} of the update"
-            reports.append(UpdateReport.of_nothing(diverged=reason))
-    return reports
-
-
-# Activities of a worker, for error texts.
-AN_UPDATE, ITS_START = "an update", "its start"
-
-AGAIN = " Another worker takes its place, and the update is made again from the same plan."
-GIVEN_UP = (
-    " It was the second time in the same update. What was learnt before is kept, and another worker is in its place: "
-    "update again, or use another update_mode."
-)
-STARTED_AGAIN = " Another worker is started in its place."
-NOT_STARTED = " It was the second time. What was learnt before is kept; the next update starts another worker."
-
-
-def worker_died(death: Death, agents: Sequence[Agent], doing: str, advice: str = "") -> WorkerDied:
-    """Return the error for a worker that ended unasked."""
-    hint = " The system may be out of memory: use fewer workers, or smaller batches." if death.exitcode == -9 else ""
-    text = f"{_named(death.worker, death.pid, agents)} {exit_text(death.exitcode)} during {doing}.{hint}{advice}"
-    if lines := crash_lines(death.last_output):
-        text += "\nIts last output:\n" + "\n".join(f"  {line}" for line in lines)
-    return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode)
-
-
-def worker_late(
-    death: Death, agents: Sequence[Agent], doing: str, seconds: float | None, stack: str, advice: str = ""
-) -> WorkerTimeout:
-    """Return the error for a worker that missed a deadline and was ended. `stack` shows where the worker hung."""
-    text = f"{_named(death.worker, death.pid, agents)} was not done with {doing} within {seconds} seconds"
-    text += f" (update_timeout) and was ended.{advice}" if doing == AN_UPDATE else f" and was ended.{advice}"
-    if doing == AN_UPDATE:
-        text += " If updates do take so long, give a larger update_timeout."
-    return WorkerTimeout(f"{text}\nIt was here:\n{without_engine_frames(stack)}", workers=[death.worker])
-
-
-def _named(worker: int, pid: int, agents: Sequence[Agent]) -> str:
-    return f"Worker {worker}, which learns for {list(agents)} (pid {pid}),"
 
 
 class UpdateFailed(RemoteError):
@@ -192,12 +104,182 @@ class UpdateFailed(RemoteError):
         return error
 
 
-def host_error(failure: Failure, agents: Sequence[Agent]) -> RemoteError:
-    """Return the error for a worker whose host raised outside of an update."""
-    error = RemoteError.named(failure.type_name)(
-        f"A worker that learns for {', '.join(map(repr, agents))} raised {failure.type_name}: {failure.message}",
-        type_name=failure.type_name,
-        remote_message=failure.message,
-    )
-    error.__cause__ = RemoteTraceback(failure.traceback)
-    return error
+# ---- one agent after another, or each in a thread --------------------------------------------------------------------
+
+
+class SequentialUpdates(UpdateMode):
+    """Runs the agents' updates in the caller, one after another."""
+
+    name = "sequential"
+
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
+        return {agent: try_update(self.all_parameters[agent], plan) for agent, plan in plans.items()}
+
+
+class ThreadUpdates(UpdateMode):
+    """Runs each agent's update in a thread, as many at a time as there are `workers` (by default: cores).
+
+    For networks so large that most of the time is spent inside torch.
+    """
+
+    name = "thread"
+
+    def __init__(self, all_parameters: Mapping[Agent, AgentParameters], workers: int | None = None) -> None:
+        super().__init__(all_parameters)
+        one_thread = partial(torch.set_num_threads, 1)
+        self._threads = ThreadPoolExecutor(workers or len(cores_here()) or 1, "learner", one_thread)
+
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
+        with one_torch_thread():  # each thread has its own number, but all share the number of the matrix library
+            futures = {
+                agent: self._threads.submit(try_update, self.all_parameters[agent], own) for agent, own in plans.items()
+            }
+            try:
+                wait(futures.values())
+            except BaseException:  # Ctrl-C: no thread may go on writing to parameters that the caller uses
+                for future in futures.values():
+                    future.cancel()
+                wait(futures.values())
+                raise
+        return {agent: future.result() for agent, future in futures.items()}
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+
+def try_update(parameters: AgentParameters, plan: Plan) -> UpdateReport:
+    """Update one agent. An exception is returned in the report, because it does not concern other agents."""
+    try:
+        return update_one(parameters, plan)
+    except Exception as error:  # noqa: BLE001  # any error: it is raised after the other agents have learnt
+        return UpdateReport.of_nothing(failure=Failure.of(error))
+
+
+def update_one(parameters: AgentParameters, plan: Plan) -> UpdateReport:
+    """Update one agent. If this raises, the agent's numbers are unchanged."""
+    algorithm, module = parameters.algorithm, parameters.module
+    with one_torch_thread(), undo_on_error([parameters], parameters.matrix) as before:
+        arrays = tensors_of(plan)
+        with torch.no_grad():
+            data = algorithm.prepare(algorithm.see(module, arrays), arrays)
+        carry = data.pop(CARRY, None)
+        drawn = plan_tensors(plan)
+        gradient = torch.zeros_like(parameters.matrix.weights)
+        parameters.layout.bind_gradients(module, gradient)
+
+        def evaluate(step: int) -> tuple[Tensor, Metrics, Tensor]:
+            gradient.zero_()
+            loss, metrics = algorithm.loss(module, minibatch(data, drawn, step))
+            torch.autograd.backward(loss)
+            return loss.detach()[None], {name: value[None] for name, value in metrics.items()}, gradient
+
+        (report,) = take_steps([algorithm], [plan], parameters.matrix, before, evaluate)
+        return finish_update(parameters, report, arrays, carry)
+
+
+# ---- parts of an update, for one agent or many -----------------------------------------------------------------------
+
+
+def tensors_of(plan: Plan) -> Batch:
+    """Return the plan's experience as tensors that share the plan's memory."""
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in plan.arrays.items()}
+
+
+@contextlib.contextmanager
+def undo_on_error(all_parameters: Sequence[AgentParameters], matrix: ParameterMatrix) -> Iterator[ParameterMatrix]:
+    """Restore these parameters, the rows of `matrix`, if the block raises. Yield a copy of `matrix`."""
+    before = matrix.clone()
+    statistics = [(own, own.clone()) for parameters in all_parameters for own in parameters.statistics.values()]
+    try:
+        yield before
+    except BaseException:
+        matrix.copy_from(before)
+        with torch.no_grad():
+            for own, was in statistics:
+                own.copy_(was)
+        raise
+
+
+def take_steps(
+    algorithms: Sequence[Algorithm],
+    plans: Sequence[Plan],
+    matrix: ParameterMatrix,
+    before: ParameterMatrix,
+    evaluate: Evaluate,
+) -> list[UpdateReport]:
+    """Take the steps of an update, with one plan for each agent (row). `before` is a copy of `matrix` as it is now.
+
+    An agent whose loss or gradient is not finite takes no further steps and gets its numbers back from `before`; so
+    does an agent whose numbers are not finite at the end. So an update happens completely or not at all. Other rows are
+    not affected.
+    """
+    configs, leader = [one.config for one in algorithms], algorithms[0]
+    lived = np.stack([plan.lived for plan in plans], 1)  # [step, agent]: is there anything to learn from?
+    rates = [
+        config.learning_rate if plan.learning_rate is None else plan.learning_rate
+        for config, plan in zip(configs, plans, strict=True)
+    ]
+    limits = torch.tensor([config.max_grad_norm for config in configs])
+    going, lost = np.ones(len(configs), np.bool_), np.full(len(configs), -1)
+    names: list[str] = []
+    sums: Any = 0.0
+    counts = torch.zeros(len(configs))
+    for step in range(len(lived)):
+        wanted = lived[step] & going
+        if not wanted.any():
+            continue
+        losses, metrics, gradient = evaluate(step)
+        with torch.no_grad():
+            norms = torch.linalg.vector_norm(gradient, dim=1)
+            finite = (losses + norms).isfinite()
+            stop = leader.should_stop(metrics)
+            go = finite if stop is None else finite & ~stop
+            active = wanted & go.numpy()
+            lost[wanted & ~finite.numpy()] = step
+            going &= active | ~lived[step]
+            clip_rows(gradient, norms, limits)
+            step_rows(matrix, gradient, active.tolist(), rates, configs[0].adam_epsilon)
+            taken = torch.from_numpy(active)
+            leader.after_step(matrix, taken)
+            described = {"loss": losses, "gradient_norm": norms, **metrics}
+            names = list(described)
+            sums = sums + torch.where(taken, torch.stack(list(described.values())), 0.0)
+            counts += taken
+
+    # Adam makes non-finite numbers from finite ones only with a learning rate of this size (a step moves a number by a
+    # few times the rate), with gradients whose squares overflow, or with an epsilon that is 0 in 32 bits. The check
+    # itself takes a quarter of the time of a short update.
+    if any(
+        rate > 1e30 or config.max_grad_norm > 1e15 or config.adam_epsilon < 1e-30
+        for config, rate in zip(configs, rates, strict=True)
+    ):
+        lost[(lost < 0) & ~matrix.finite().numpy()] = len(lived)
+    for row in np.flatnonzero(lost >= 0).tolist():
+        matrix.row(row).copy_from(before.row(row))
+
+    reports: list[UpdateReport] = []
+    means = (sums / counts.clamp(min=1)).T.tolist() if names else [[]] * len(configs)
+    for step, mean, count in zip(lost.tolist(), means, counts.tolist(), strict=True):
+        if step < 0:
+            reports.append(UpdateReport({**dict(zip(names, mean, strict=True)), "steps": count}))
+            continue
+        reason = f"its loss or its gradient was not finite in step {step + 1} of the update"
+        if step == len(lived):
+            reason = "its weights, or what Adam remembers of them, were not finite after the update"
+        reports.append(UpdateReport.of_nothing(diverged=reason))
+    return reports
+
+
+def finish_update(
+    parameters: AgentParameters, report: UpdateReport, arrays: Batch, carry: Tensor | None
+) -> UpdateReport:
+    """Update running statistics if the agent has learnt, and add priorities and recurrent memory to the report."""
+    if report.learnt:
+        parameters.algorithm.after_update(parameters.module, arrays)
+    taught = parameters.algorithm.taught(parameters.module, arrays)
+    if taught is not None:
+        taught = taught.nan_to_num(0.0, 0.0, 0.0)  # steps that are not finite teach nothing
+    described: dict[str, Any] = {
+        name: one.numpy().copy() for name, one in (("carry", carry), ("taught", taught)) if one is not None
+    }
+    return dataclasses.replace(report, **described) if described else report

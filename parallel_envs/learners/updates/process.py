@@ -2,41 +2,45 @@
 
     caller                                               worker
     plan       ──▶ shared block ── request ──▶           steps, Adam, statistics
-    parameters ◀── shared block ◀── report, version ──   all numbers of the new version
+    parameters ◀── shared block ◀──── report ─           all numbers after the update
 
 Everything random is already in the `Plan`, so only arrays travel. The caller's parameters are complete at any time:
-they change when a version has arrived, never while one is written. So a dead worker loses nothing: another worker
+they change when a report has arrived, never while a worker writes. So a dead worker loses nothing: another worker
 starts from the caller's numbers and makes the same update from the same plan. A worker that misses its deadline is
 ended and then treated as dead.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import itertools
 import logging
+import os
+import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.engine import HOST, Call, PendingRequest, PoolSettings, Reply, SharedBlock, cores_here, open_pool
-from parallel_envs.errors import WorkerDied, WorkerTimeout
+from parallel_envs.engine import (
+    HOST,
+    Call,
+    Death,
+    Failure,
+    PendingRequest,
+    PoolSettings,
+    Reply,
+    SharedBlock,
+    cores_here,
+    open_pool,
+)
+from parallel_envs.errors import RemoteError, RemoteTraceback, WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent, Algorithm, Plan, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters
-from parallel_envs.learners.updates.mode import (
-    AGAIN,
-    AN_UPDATE,
-    GIVEN_UP,
-    ITS_START,
-    NOT_STARTED,
-    STARTED_AGAIN,
-    UpdateMode,
-    host_error,
-    worker_died,
-    worker_late,
-)
-from parallel_envs.learners.updates.sequential import SequentialUpdates
+from parallel_envs.learners.updates.fused import FusedUpdates
+from parallel_envs.learners.updates.mode import SequentialUpdates, UpdateMode
+from parallel_envs.vector.recovery import crash_lines, exit_text, without_engine_frames
 from parallel_envs.vector.shared_arrays import Field
 from parallel_envs.vector.shared_arrays import plan as lay_out
 
@@ -46,84 +50,36 @@ UPDATE_TIMEOUT = 600.0
 """Default seconds for a round of updates. Updates take milliseconds to seconds. A run that hangs overnight costs more
 than a run that ends and says which option to give."""
 _START_SECONDS = 300.0  # for a worker to import torch and build networks, on a busy machine
-_TRIES = 2
+AN_UPDATE, ITS_START = "an update", "its start"
+AGAIN = " Another worker takes its place and does the same again."
+GIVEN_UP = (
+    " It was the second time in a row. What was learnt before is kept: update again, which starts another worker, or "
+    "use another update_mode."
+)
 
 Arrays = dict[str, npt.NDArray[Any]]
 Fields = tuple[Field, ...]
 
 
-# ---- shared memory ---------------------------------------------------------------------------------------------------
+# ---- in shared memory, and in the worker -----------------------------------------------------------------------------
 
 
-class Outbox:
-    """Shared memory for all numbers of one parameters, twice: one version is read while the next is written.
-
-    Each half has a header with the version that it holds. The header is written last.
-    """
-
-    def __init__(self, block: SharedBlock, fields: Fields) -> None:
-        arrays = _arrays_in(block, fields)
-        self._versions = arrays.pop("version")
-        self._halves = [{name[2:]: array for name, array in arrays.items() if name[0] == which} for which in "01"]
-
-    @staticmethod
-    def fields(arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[Fields, int]:
-        """Return the fields of an outbox for these arrays, and its size in bytes."""
-        wanted: list[Any] = [("version", "i8", (2,))]
-        wanted += [(f"{which}.{name}", array.dtype, array.shape) for which in "01" for name, array in arrays.items()]
-        fields, num_bytes = lay_out(wanted)
-        return tuple(fields), num_bytes
-
-    def put(self, version: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        self._versions[version % 2] = -1
-        for name, array in arrays.items():
-            self._halves[version % 2][name][...] = array
-        self._versions[version % 2] = version
-
-    def get(self, version: int) -> Arrays:
-        """Return views of a version. Raises RuntimeError if the version is not there, complete."""
-        if self._versions[version % 2] != version:
-            raise RuntimeError(f"Version {version} of a learner's weights is not in its outbox.")
-        return self._halves[version % 2]
+def fields_of(named: Mapping[Agent, Arrays]) -> tuple[dict[Agent, Fields], int]:
+    """Return the places of each agent's arrays in one block, and the size of the block in bytes."""
+    places, num_bytes = lay_out([(name, one.dtype, one.shape) for own in named.values() for name, one in own.items()])
+    rest = iter(places)
+    return {agent: tuple(itertools.islice(rest, len(own))) for agent, own in named.items()}, num_bytes
 
 
-def _arrays_in(block: SharedBlock, fields: Sequence[Field]) -> Arrays:
+def arrays_in(block: SharedBlock, fields: Fields) -> Arrays:
+    """Return views of the arrays in these places of a block."""
     return {field.name: block.array(field.dtype, field.shape, field.offset) for field in fields}
-
-
-def _placed_at(start: int, fields: Sequence[Field], num_bytes: int) -> tuple[Fields, int]:
-    """Return the fields moved to `start` in a block, and where the next fields start."""
-    moved = tuple(dataclasses.replace(field, offset=field.offset + start) for field in fields)
-    return moved, start + -(-num_bytes // 64) * 64
-
-
-def plan_arrays(plan: Plan) -> Arrays:
-    """Return all arrays of a plan under unique names."""
-    named: Arrays = {"picks": plan.picks, "weights": plan.weights}
-    if plan.learning_rate is not None:
-        named["learning_rate"] = np.array(plan.learning_rate)
-    named |= {f"arrays.{name}": array for name, array in plan.arrays.items()}
-    return named | {f"noise.{name}": array for name, array in plan.noise.items()}
-
-
-def read_plan(block: SharedBlock, fields: Sequence[Field]) -> Plan:
-    """Return the plan in shared memory, as views."""
-    arrays = _arrays_in(block, fields)
-    lived, noise = (
-        {name.partition(".")[2]: array for name, array in arrays.items() if name.startswith(part)}
-        for part in ("arrays.", "noise.")
-    )
-    rate = float(arrays["learning_rate"]) if "learning_rate" in arrays else None
-    return Plan(lived, arrays["picks"], arrays["weights"], noise, rate)
-
-
-# ---- in the worker ---------------------------------------------------------------------------------------------------
 
 
 class LearnerHost:
     """Object in a worker that holds the parameters of some agents and updates them by a mode.
 
-    Plans are read from shared memory, and new numbers are written to the outboxes in `block`.
+    Plans are read from shared memory, and new numbers are written to `block`.
     """
 
     def __init__(
@@ -133,29 +89,37 @@ class LearnerHost:
         block: SharedBlock,
         fields: Mapping[Agent, Fields],
     ) -> None:
-        self._brains = {agent: AgentParameters(algorithm, 0) for agent, algorithm in algorithms.items()}
-        self._mode = mode(self._brains)
-        self._outboxes = {agent: Outbox(block, fields[agent]) for agent in algorithms}
+        self._parameters = {agent: AgentParameters(algorithm, 0) for agent, algorithm in algorithms.items()}
+        self._mode = mode(self._parameters)
+        self._out = {agent: arrays_in(block, own) for agent, own in fields.items()}
         self._plans: SharedBlock | None = None
 
     def load(self, arrays: Mapping[Agent, Arrays]) -> None:
         """Replace the numbers of these agents."""
         for agent, own in arrays.items():
-            self._brains[agent].load(own)
+            self._parameters[agent].load(own)
 
     def attach(self, block: SharedBlock) -> None:
         """Read plans from this block from now on."""
         self._plans = block
 
-    def update(self, requests: Mapping[Agent, tuple[Sequence[Field], int]]) -> dict[Agent, UpdateReport]:
-        """Learn from the plans in these fields, and write the new numbers to the outboxes under these versions.
+    def update(self, requests: Mapping[Agent, tuple[Fields, float | None]]) -> dict[Agent, UpdateReport]:
+        """Learn from the plans in these places, with these learning rates, and write the new numbers.
 
-        If an agent's update raises, its version holds unchanged numbers.
+        If an agent's update raises, its numbers are unchanged.
         """
         assert self._plans is not None
-        reports = self._mode.update({agent: read_plan(self._plans, fields) for agent, (fields, _) in requests.items()})
-        for agent, (_, version) in requests.items():
-            self._outboxes[agent].put(version, self._brains[agent].arrays())
+        plans = {}
+        for agent, (fields, rate) in requests.items():
+            parts: dict[str, Arrays] = {"plan": {}, "arrays": {}, "noise": {}}
+            for name, array in arrays_in(self._plans, fields).items():
+                part, _, own_name = name.partition(".")
+                parts[part][own_name] = array
+            plans[agent] = Plan(parts["arrays"], **parts["plan"], noise=parts["noise"], learning_rate=rate)
+        reports = self._mode.update(plans)
+        for agent in requests:
+            for name, array in self._parameters[agent].arrays().items():
+                self._out[agent][name][...] = array
         return reports
 
 
@@ -165,161 +129,155 @@ class LearnerHost:
 class ProcessUpdates(UpdateMode):
     """Runs updates in workers: by default one worker for each core, and never more workers than agents.
 
-    Args:
-        all_parameters: The parameters of all agents.
-        workers: The number of workers.
-        timeout: Seconds that a worker has for a round of its agents' updates; None: no limit. A worker that takes
-            longer is replaced and the update made again, as after a death. The second time, `WorkerTimeout` is raised
-            (`WorkerDied` for a death). The mode can be used after that.
+    A loop that learns while it collects uses it with `inner`, because updates in a thread of the caller would take
+    turns with the caller's work for each step: an operation of a small network takes microseconds, and between any two
+    operations the interpreter may run the other thread for milliseconds. The workers give way to the environments,
+    whose workers wait for the caller between any two steps: learning uses that time.
+
+    A worker has `timeout` seconds for a round of its agents' updates (None: no limit). A worker that takes longer is
+    replaced and the update made again, as after a death. The second time, `WorkerTimeout` is raised (`WorkerDied` for a
+    death). The mode can be used after that. `inner`, "sequential" or "fused", runs the updates in the workers, beside
+    collecting. None: sequential, while the caller waits.
     """
 
     name = "process"
     is_elsewhere = True
     host: Callable[..., LearnerHost] = LearnerHost
     """Makes the object that lives in a worker."""
-    worker_mode: type[UpdateMode] = SequentialUpdates
-    """Mode that runs the updates in a worker."""
-    niceness = 0
-    """Niceness of the workers: a higher value leaves the cores to other processes."""
 
     def __init__(
         self,
         all_parameters: Mapping[Agent, AgentParameters],
         workers: int | None = None,
         timeout: float | None = UPDATE_TIMEOUT,
+        inner: str | None = None,
     ) -> None:
         super().__init__(all_parameters)
-        self.timeout = timeout
+        self.timeout, self.inner, self._abandoned = timeout, inner, False
         num_workers = min(workers or len(cores_here()) or 1, len(self.all_parameters))
-        self._worker_of = _assign_workers(self.all_parameters, num_workers)
-        self._versions = dict.fromkeys(self.all_parameters, 0)
+        self._worker_of = dict.fromkeys(self.all_parameters, 0)
+        sizes = {agent: own.matrix.weights.numel() for agent, own in self.all_parameters.items()}
+        load = [0] * num_workers
+        for agent in sorted(sizes, key=lambda agent: -sizes[agent]):  # each to the worker with the least load
+            self._worker_of[agent] = load.index(min(load))
+            load[self._worker_of[agent]] += sizes[agent]
         self._stale = set(self.all_parameters)  # agents whose newest numbers the worker does not have
         self._fields: dict[Agent, Fields] = {}
-        self._outboxes: dict[Agent, Outbox] = {}
         self._out: dict[int, SharedBlock] = {}
         self._in: dict[int, SharedBlock] = {}
         self._late: dict[int, tuple[float | None, str]] = {}  # ended workers: their deadline, and where they hung
-        # Nothing is preloaded: every later worker of this program would hold it, and torch is large.
-        settings = PoolSettings(name="learner", niceness=self.niceness, start_timeout=_START_SECONDS)
-        self._pool = open_pool(num_workers, settings)
+        # Nothing is preloaded: every later worker of this program would hold it, and torch is large. A niceness of 10
+        # gains hardly more than 5, and lets other programs on the machine take nearly all of the time.
+        niceness = 0 if inner is None else 5
+        self._pool = open_pool(
+            num_workers, PoolSettings(name="learner", niceness=niceness, start_timeout=_START_SECONDS)
+        )
         try:
             self._key = self._pool.new_key()
             for worker in range(num_workers):
-                end = 0
-                for agent in self._agents_of(worker):
-                    self._fields[agent], end = _placed_at(end, *Outbox.fields(self.all_parameters[agent].arrays()))
-                block = self._out[worker] = SharedBlock.create(end)
-                self._outboxes |= {agent: Outbox(block, self._fields[agent]) for agent in self._agents_of(worker)}
+                agents = self._agents_of(worker)
+                fields, num_bytes = fields_of({agent: self.all_parameters[agent].arrays() for agent in agents})
+                self._fields |= fields
+                self._out[worker] = SharedBlock.create(num_bytes)
             self._build_hosts(range(num_workers))
         except BaseException:
             self.close()
             raise
+
+    @property
+    def why(self) -> str:
+        if self.inner is None:
+            return self.name
+        number = self._pool.num_workers
+        return f"{self.inner} in {number} worker{'s' if number > 1 else ''} of their own"
 
     def _agents_of(self, worker: int) -> list[Agent]:
         return [agent for agent, own in self._worker_of.items() if own == worker]
 
     def _build_hosts(self, workers: Collection[int]) -> None:
         """Build the hosts in fresh workers. A worker that dies meanwhile is replaced, once."""
-        for attempt in range(1, _TRIES + 1):
-            calls = {}
-            for worker in workers:
-                agents = self._agents_of(worker)
-                algorithms = {agent: self.all_parameters[agent].algorithm for agent in agents}
-                fields = {agent: self._fields[agent] for agent in agents}
-                build = self._key, self.host, self.worker_mode, algorithms, self._out[worker], fields
-                calls[worker] = Call(HOST, "build", build)
-                self._stale.update(agents)
-                self._in.pop(worker, None)
-            replies = self._replies(self._pool.send(calls), _START_SECONDS)
-            if failed := {worker: reply.failure for worker, reply in replies.items() if reply.failure is not None}:
-                for worker in failed:
-                    self._pool.kill(worker)  # useless without its host; the next update replaces the worker
-                worker, failure = next(iter(failed.items()))
-                raise host_error(failure, self._agents_of(worker))
-            workers = dead = {worker: reply for worker, reply in replies.items() if reply.death is not None}
-            if not dead:
-                return
-            if attempt == _TRIES:
-                raise self._fault_of(dead, ITS_START, NOT_STARTED)
-            self._restart(dead, self._fault_of(dead, ITS_START, STARTED_AGAIN))
+        inner = FusedUpdates if self.inner == "fused" else SequentialUpdates
+
+        def build(worker: int) -> Call:
+            agents = self._agents_of(worker)
+            algorithms = {agent: self.all_parameters[agent].algorithm for agent in agents}
+            fields = {agent: self._fields[agent] for agent in agents}
+            self._stale.update(agents)
+            self._in.pop(worker, None)
+            return Call(HOST, "build", (self._key, self.host, inner, algorithms, self._out[worker], fields))
+
+        replies = self._ask(build, workers, ITS_START, _START_SECONDS)
+        if failed := {worker: reply.failure for worker, reply in replies.items() if reply.failure is not None}:
+            for worker in failed:
+                self._pool.kill(worker)  # useless without its host; the next update replaces the worker
+            worker, failure = next(iter(failed.items()))
+            raise host_error(failure, self._agents_of(worker))
 
     # ---- an update --------------------------------------------------------------------------------------------------
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         self._pool.check_open("Updates were to be made")  # before plans are written into shared memory
+        workers = dict.fromkeys(self._worker_of[agent] for agent in plans)
+        replies = self._ask(lambda worker: self._call(worker, plans), workers, AN_UPDATE, self.timeout)
         reports: dict[Agent, UpdateReport] = {}
-        for attempt in range(1, _TRIES + 1):
-            missing = {agent: plan for agent, plan in plans.items() if agent not in reports}
-            calls = self._calls(missing)
-            self._stale |= missing.keys()  # until a version has arrived: Ctrl-C or an error may come first
-            replies = self._replies(self._pool.send(calls), self.timeout)
-            dead = {worker: reply for worker, reply in replies.items() if reply.death is not None}
-            for worker, reply in replies.items():
-                if reply.failure is not None:  # the host itself raised, so this holds for all agents of the worker
-                    mine = [agent for agent in self._agents_of(worker) if agent in missing]
-                    reports |= dict.fromkeys(mine, UpdateReport.of_nothing(failure=reply.failure))
-                elif reply.death is None:
-                    reports |= reply.value
-            if not dead:
-                break
-            give_up = attempt == _TRIES
-            fault = self._fault_of(dead, AN_UPDATE, GIVEN_UP if give_up else AGAIN)
-            self._restart(dead, None if give_up else fault)
-            self._build_hosts(dead)
-            if give_up:
-                raise fault
-        # All versions are taken over at once, so that the agents of a lost worker are not left behind the others.
+        for worker, reply in replies.items():
+            if reply.failure is None:
+                reports |= reply.value
+            else:  # the host itself raised, so this holds for all agents of the worker
+                mine = [agent for agent in self._agents_of(worker) if agent in plans]
+                reports |= dict.fromkeys(mine, UpdateReport.of_nothing(failure=reply.failure))
+        # All numbers are taken over at once, so that the agents of a lost worker are not left behind the others.
         for agent, report in reports.items():
             if report.failure is None:
-                self._versions[agent] += 1
-                self.all_parameters[agent].load(self._outboxes[agent].get(self._versions[agent]))
+                self.all_parameters[agent].load(arrays_in(self._out[self._worker_of[agent]], self._fields[agent]))
                 self._stale.discard(agent)
         return {agent: reports[agent] for agent in plans}
 
-    def _calls(self, plans: Mapping[Agent, Plan]) -> dict[int, Call]:
-        """Write the plans into shared memory, and return the request to each worker."""
-        calls = {}
-        for worker in dict.fromkeys(self._worker_of[agent] for agent in plans):
-            mine = {agent: plan_arrays(plans[agent]) for agent in self._agents_of(worker) if agent in plans}
-            places: dict[Agent, Fields] = {}
-            end = 0
-            for agent, arrays in mine.items():
-                laid_out = lay_out([(name, one.dtype, one.shape) for name, one in arrays.items()])
-                places[agent], end = _placed_at(end, *laid_out)
-            if worker not in self._in or self._in[worker].num_bytes < end:
-                block = self._in[worker] = SharedBlock.create(end)
-                self._tell(worker, "attach", block)
-                block.close()
-            if stale := {agent: self.all_parameters[agent].arrays() for agent in mine if agent in self._stale}:
-                self._tell(worker, "load", stale)
-            for agent, fields in places.items():
-                for name, array in _arrays_in(self._in[worker], fields).items():
-                    np.copyto(array, mine[agent][name])
-            requests = {agent: (fields, self._versions[agent] + 1) for agent, fields in places.items()}
-            calls[worker] = Call(self._key, "update", (requests,))
-        return calls
+    def _call(self, worker: int, plans: Mapping[Agent, Plan]) -> Call:
+        """Write the plans of a worker's agents into shared memory, and return the request."""
+        arrays: dict[Agent, Arrays] = {}
+        for agent in self._agents_of(worker):
+            if agent in plans:
+                plan = plans[agent]
+                arrays[agent] = {"plan.picks": plan.picks, "plan.weights": plan.weights}
+                arrays[agent] |= {f"arrays.{name}": array for name, array in plan.arrays.items()}
+                arrays[agent] |= {f"noise.{name}": array for name, array in plan.noise.items()}
+        places, num_bytes = fields_of(arrays)
+        if worker not in self._in or self._in[worker].num_bytes < num_bytes:
+            block = self._in[worker] = SharedBlock.create(num_bytes)
+            self._tell(worker, "attach", block)
+            block.close()
+        if stale := {agent: self.all_parameters[agent].arrays() for agent in arrays if agent in self._stale}:
+            self._tell(worker, "load", stale)
+        for agent, fields in places.items():
+            for name, array in arrays_in(self._in[worker], fields).items():
+                np.copyto(array, arrays[agent][name])
+        self._stale |= arrays.keys()  # until the reports have arrived: Ctrl-C or an error may come first
+        requests = {agent: (fields, plans[agent].learning_rate) for agent, fields in places.items()}
+        return Call(self._key, "update", (requests,))
 
-    def _restart(self, workers: Collection[int], fault: WorkerDied | WorkerTimeout | None) -> None:
-        """Replace workers. `fault` is logged as the reason."""
-        if fault is not None:
-            _log.warning("%s", "\n".join([str(fault), *getattr(fault, "__notes__", ())]))
-        for worker in workers:
-            self._pool.restart(worker)
-
-    # ---- replies ----------------------------------------------------------------------------------------------------
-
-    def _replies(self, request: PendingRequest, seconds: float | None) -> dict[int, Reply]:
-        """Return the workers' replies. Workers that miss the deadline are ended; their death is the reply."""
-        if not self._is_answered(request, seconds):
-            for worker in sorted(request.waiting):
-                stack = self._pool.stack(worker)
-                self._pool.kill(worker)
-                if (reply := request.replies.get(worker)) is not None and reply.death is not None:
-                    self._late[worker] = seconds, stack
-        return request.replies
-
-    def _is_answered(self, request: PendingRequest, seconds: float | None) -> bool:
-        return self._pool.wait(request, seconds)
+    def _ask(
+        self, call: Callable[[int], Call], workers: Collection[int], doing: str, seconds: float | None
+    ) -> dict[int, Reply]:
+        """Send a request to each worker and return the replies. A worker that dies or hangs is replaced, and asked
+        again, once.
+        """
+        answered: dict[int, Reply] = {}
+        for advice in (AGAIN, GIVEN_UP):
+            replies = self._replies(self._pool.send({worker: call(worker) for worker in workers}), seconds)
+            workers = dead = {worker: reply for worker, reply in replies.items() if reply.death is not None}
+            answered |= {worker: reply for worker, reply in replies.items() if reply.death is None}
+            if not dead:
+                break
+            fault = self._fault_of(dead, doing, advice)
+            if (doing, advice) == (ITS_START, GIVEN_UP):
+                raise fault  # the next update replaces the workers
+            self._restart(dead, fault if advice == AGAIN else None)
+            if doing == AN_UPDATE:
+                self._build_hosts(dead)
+            if advice == GIVEN_UP:
+                raise fault
+        return answered
 
     def _tell(self, worker: int, method: str, *arguments: Any) -> None:
         """Call a short method of a worker's host. If the worker is dead, the next request reports the death."""
@@ -327,19 +285,62 @@ class ProcessUpdates(UpdateMode):
             if reply.failure is not None:
                 raise host_error(reply.failure, self._agents_of(worker))
 
+    def _replies(self, request: PendingRequest, seconds: float | None) -> dict[int, Reply]:
+        """Return the workers' replies. Workers that miss the deadline are ended; their death is the reply."""
+        if not self._pool.wait(request, seconds):
+            for worker in sorted(request.waiting):
+                stack = self._pool.stack(worker)
+                self._pool.kill(worker)
+                if (reply := request.replies.get(worker)) is not None and reply.death is not None:
+                    self._late[worker] = seconds, stack
+        return request.replies
+
     def _fault_of(self, dead: Mapping[int, Reply], doing: str, advice: str) -> WorkerDied | WorkerTimeout:
         """Return the error for the first dead worker, with the errors for the others as notes."""
         faults: list[WorkerDied | WorkerTimeout] = []
         for worker, reply in sorted(dead.items()):
-            death, agents = reply.death, self._agents_of(worker)
-            assert death is not None
-            if worker in self._late:
-                faults.append(worker_late(death, agents, doing, *self._late.pop(worker), advice))
-            else:
-                faults.append(worker_died(death, agents, doing, advice))
+            assert reply.death is not None
+            late = self._late.pop(worker, None)
+            faults.append(worker_fault(reply.death, self._agents_of(worker), doing, advice, late))
         for other in faults[1:]:
             faults[0].add_note(str(other))
         return faults[0]
+
+    def _restart(self, workers: Collection[int], fault: WorkerDied | WorkerTimeout | None) -> None:
+        """Replace workers. `fault` is logged as the reason. Raises WorkerDied if the update was abandoned."""
+        if self._abandoned:
+            worker = next(iter(workers))
+            death = self._pool.death(worker)
+            raise WorkerDied(
+                "An update was abandoned, because its worker did not finish it when it was to stop. What had been "
+                "learnt before is kept: update again, and another worker takes its place.",
+                worker=worker,
+                pid=self._pool.pid(worker),
+                exitcode=None if death is None else death.exitcode,
+            )
+        if fault is not None:
+            _log.warning("%s", "\n".join([str(fault), *getattr(fault, "__notes__", ())]))
+        for worker in workers:
+            self._pool.restart(worker)
+
+    def abandon(self) -> None:
+        """End, from another thread, an update that does not end by itself. The update raises `WorkerDied` there.
+
+        Updates may be made again after `resume`.
+        """
+        self._pool.check_owner()
+        self._abandoned = True
+        for worker in [worker for worker in self._pool.all_workers if self._pool.death(worker) is None]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pool.pid(worker), signal.SIGKILL)
+
+    def resume(self) -> None:
+        """Replace the workers that were ended, and from now on workers that die."""
+        self._abandoned = False
+        dead = [worker for worker in self._pool.all_workers if self._pool.death(worker) is not None]
+        for worker in dead:
+            self._pool.restart(worker)
+        self._build_hosts(dead)
 
     def changed(self, agent: Agent) -> None:
         self._stale.add(agent)
@@ -350,10 +351,32 @@ class ProcessUpdates(UpdateMode):
             block.close()
 
 
-def _assign_workers(all_parameters: Mapping[Agent, AgentParameters], num_workers: int) -> dict[Agent, int]:
-    """Assign a worker to each agent: large networks first, each to the worker with the least load."""
-    load, workers = [0] * num_workers, {}
-    for agent in sorted(all_parameters, key=lambda agent: -all_parameters[agent].matrix.weights.numel()):
-        workers[agent] = load.index(min(load))
-        load[workers[agent]] += all_parameters[agent].matrix.weights.numel()
-    return {agent: workers[agent] for agent in all_parameters}
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+def worker_fault(
+    death: Death, agents: Sequence[Agent], doing: str, advice: str, late: tuple[float | None, str] | None = None
+) -> WorkerDied | WorkerTimeout:
+    """Return the error for a dead worker. `late`: the deadline that it missed, and the stack where it hung."""
+    subject = f"Worker {death.worker}, which learns for {list(agents)} (pid {death.pid}),"
+    if late is not None:
+        option = " (update_timeout: give a larger one if updates take so long)" if doing == AN_UPDATE else ""
+        text = f"{subject} was not done with {doing} within {late[0]} seconds{option} and was ended.{advice}"
+        text += f"\nIt was here:\n{without_engine_frames(late[1])}"
+        return WorkerTimeout(text, workers=[death.worker])
+    hint = " The system may be out of memory: use fewer workers, or smaller batches." if death.exitcode == -9 else ""
+    text = f"{subject} {exit_text(death.exitcode)} during {doing}.{hint}{advice}"
+    if lines := crash_lines(death.last_output):
+        text += "\nIts last output:\n" + "\n".join(f"  {line}" for line in lines)
+    return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode)
+
+
+def host_error(failure: Failure, agents: Sequence[Agent]) -> RemoteError:
+    """Return the error for a worker whose host raised outside of an update."""
+    error = RemoteError.named(failure.type_name)(
+        f"A worker that learns for {', '.join(map(repr, agents))} raised {failure.type_name}: {failure.message}",
+        type_name=failure.type_name,
+        remote_message=failure.message,
+    )
+    error.__cause__ = RemoteTraceback(failure.traceback)
+    return error

@@ -80,7 +80,7 @@ def unhurried(made: IndependentLearners, seed: int, **how: Any) -> Iterator[Loop
     made.step = slow_step  # type: ignore[method-assign]  # the loop is to find it
     with open_loop(made, LoopOptions(learn_in="thread", **how)) as loop:
         updates: Any = loop.updates  # type: ignore[attr-defined]  # of an asynchronous loop
-        updates.runner.mode = Slow({agent: one.parameters for agent, one in made.agents.items()}, seed)
+        updates.mode = Slow({agent: one.parameters for agent, one in made.agents.items()}, seed)
         yield loop
     del made.step  # the method is there again
 

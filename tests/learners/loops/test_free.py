@@ -63,13 +63,13 @@ def test_a_lag_that_is_allowed_is_made_use_of_and_waiting_plans_are_not_overwrit
 @contextlib.contextmanager
 def held(loop: Any) -> Iterator[threading.Event]:
     """Keep the learner thread from learning until the event is set."""
-    gate, mode = threading.Event(), loop.updates.runner.mode
+    gate, mode = threading.Event(), loop.updates.mode
 
     def update(plans: Any) -> Any:
         gate.wait()
         return mode.update(plans)
 
-    loop.updates.runner.mode = SimpleNamespace(update=update, all_parameters=mode.all_parameters)
+    loop.updates.mode = SimpleNamespace(update=update, all_parameters=mode.all_parameters)
     try:
         yield gate
     finally:

@@ -139,7 +139,7 @@ def test_ctrl_c_is_heard_while_a_learner_hangs(train: Train, tmp_path: Path, mon
     def hanging(updates: Any, jobs: Any) -> None:
         submitted.append(jobs)
         if len(submitted) == 2:
-            os.kill(updates.runner.mode._pool.pid(0), signal.SIGSTOP)
+            os.kill(updates.mode._pool.pid(0), signal.SIGSTOP)
         submit(updates, jobs)
 
     def struck(updates: Any, is_so: Any) -> None:
@@ -169,7 +169,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: P
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["mode=free"], "without a bound of its queue"),
+        (["mode=free"], "needs a bound of its queue"),
         (["queue=3"], "queue=3 contradicts mode='overlap'"),
         (["backend=process", "worker_budget=1"], "environments hold 1 and learning needs at least 1, which makes 2"),
         (["vtrace=true", f"agents={json.dumps(AGENTS['dqn and ppo'])}"], "'red' learns by dqn from a replay buffer"),

@@ -13,7 +13,7 @@ from parallel_envs.learners import IndependentLearners, PPOConfig
 from parallel_envs.learners.algorithm import Plan, UpdateReport
 from parallel_envs.learners.loops import LoopOptions
 from parallel_envs.learners.loops.free import MinibatchSizes
-from parallel_envs.learners.loops.learner_thread import Job, LearnerThread, UpdateRunner
+from parallel_envs.learners.loops.learner_thread import Job, LearnerThread
 from parallel_envs.learners.loops.loop import Accounts, Lag
 from parallel_envs.learners.loops.options import (
     SCHEDULES,
@@ -22,7 +22,6 @@ from parallel_envs.learners.loops.options import (
     fewest_workers,
     ordered,
     share_workers,
-    wanted_workers,
 )
 from parallel_envs.multiagent import MultiAgentEnvManager
 from tests.learners.loops.scenes import DQN, PPO, SAC, learners
@@ -35,24 +34,24 @@ from tests.learners.test_independent import Pressing
         ({"mode": "overlp"}, "mode='overlp' is unknown. Choose one of .* Did you mean 'overlap'"),
         ({"learn_in": "gpu"}, "learn_in='gpu' is unknown. Choose one of 'process', 'thread', 'serial'"),
         ({"schedule": "most-data"}, "Did you mean 'most_data'"),
-        ({"mode": "free"}, "without a bound of its queue.*Give queue="),
+        ({"mode": "free"}, "needs a bound of its queue.*Give queue="),
         ({"mode": "free", "queue": 0}, "queue=0 is too small. Give at least 1"),
         ({"mode": "free", "queue": 2, "max_lag": -1}, "max_lag=-1 is below 0. Give 0 or more"),
-        ({"mode": "free", "queue": 2, "updates_per_step": 0.0}, "updates_per_step=0.0 allows no updates"),
+        ({"mode": "free", "queue": 2, "updates_per_step": 0.0}, "updates_per_step=0.0 is not a finite number"),
         ({"mode": "free", "queue": 2, "minibatch": (9, 3)}, r"minibatch=\(9, 3\) has its bounds the wrong way round"),
-        ({"mode": "overlap", "queue": 2}, "queue=2 contradicts mode='overlap', whose lag is exactly one update"),
+        ({"mode": "overlap", "queue": 2}, "queue=2 contradicts mode='overlap'"),
         ({"mode": "overlap", "max_lag": 2}, "max_lag=2 contradicts mode='overlap'"),
-        ({"updates_per_step": 0.5}, "updates_per_step=0.5 contradicts mode='sync', where nothing ever waits"),
+        ({"updates_per_step": 0.5}, "updates_per_step=0.5 contradicts mode='sync'"),
         ({"mode": "overlap", "minibatch": (4, 8)}, "which is the same in every run"),
-        ({"vtrace": True}, "vtrace=True with mode='sync'"),
-        ({"mode": "free", "queue": 2, "updates_per_step": "x"}, "updates_per_step='x' allows no updates"),
+        ({"vtrace": True}, "vtrace=True contradicts mode='sync'"),
+        ({"mode": "free", "queue": 2, "updates_per_step": "x"}, "updates_per_step='x' is not a finite number"),
         ({"mode": "free", "queue": 2, "minibatch": 4}, "minibatch=4 is no pair of bounds"),
         ({"mode": "free", "queue": 2, "minibatch": (4, 8, 16)}, "is no pair of bounds"),
         ({"mode": "overlap", "vtrace": "no"}, "vtrace='no' is neither True nor False"),
         ({"mode": np.zeros(2)}, r"mode=array.* is unknown. Choose one of"),
         ({"worker_budget": 2.0}, "worker_budget=2.0 is not a whole number"),
         ({"mode": "free", "queue": 2, "max_lag": True}, "max_lag=True is not a whole number"),
-        ({"mode": "free", "queue": 2, "updates_per_step": float("nan")}, "updates_per_step=nan allows no updates"),
+        ({"mode": "free", "queue": 2, "updates_per_step": float("nan")}, "updates_per_step=nan is not a finite number"),
         ({"worker_budget": 0}, "worker_budget=0 is too small. Give at least 1"),
     ],
 )
@@ -104,20 +103,10 @@ def test_a_budget_is_shared_out_and_never_exceeded() -> None:
         share_workers(4, 8, 1, env_workers=4)
 
 
-@pytest.mark.parametrize(
-    ("asked", "fewest", "most"),
-    [
-        (("sync", "process", "sequential"), 0, 0),
-        (("sync", "process", "process"), 1, 3),
-        (("overlap", "process", "fused"), 1, 1),
-        (("overlap", "process", "process"), 1, 3),
-        (("overlap", "thread", "sequential"), 1, 1),
-        (("overlap", "serial", "sequential"), 0, 0),
-    ],
-)
-def test_fewest_and_wanted_workers(asked: tuple[str, str, str], fewest: int, most: int) -> None:
-    assert fewest_workers(*asked) == fewest
-    assert wanted_workers(*asked, num_agents=3, workers=4) == most
+def test_learning_beside_collecting_needs_a_worker() -> None:
+    assert fewest_workers("sync", "process", "sequential") == fewest_workers("overlap", "serial", "sequential") == 0
+    for asked in (("sync", "process", "process"), ("overlap", "process", "fused"), ("overlap", "thread", "sequential")):
+        assert fewest_workers(*asked) == 1
 
 
 def test_a_budget_that_environments_use_up_is_refused_before_anything_starts() -> None:
@@ -178,7 +167,7 @@ def test_waiting_agents_learn_in_the_order_of_the_schedule(schedule: str, order:
     with learners(PPO) as made:
         brain = made.agents["red"].parameters
         mode: Any = Gated(dict.fromkeys("abcd", brain))
-        updates = LearnerThread(UpdateRunner(mode, SCHEDULES[schedule], at_once=False), merge=True)
+        updates = LearnerThread(mode, SCHEDULES[schedule], at_once=False, merge=True)
         try:
             updates.submit([job("a", 1)])
             mode.begun.acquire()
@@ -197,7 +186,7 @@ def test_waiting_agents_learn_in_the_order_of_the_schedule(schedule: str, order:
 def test_a_learner_thread_that_is_stopped_ends_what_it_does_and_drops_what_waits() -> None:
     with learners(PPO) as made:
         mode: Any = Gated({"a": made.agents["red"].parameters, "b": made.agents["red"].parameters})
-        updates = LearnerThread(UpdateRunner(mode))
+        updates = LearnerThread(mode)
         updates.submit([job("a", 1)])
         mode.begun.acquire()
         updates.submit([job("b", 1)])
@@ -213,9 +202,9 @@ def test_accounts_say_what_could_be_saved_and_what_was() -> None:
     assert (nothing.bound, nothing.gain, str(nothing)) == (0.0, 0.0, "sync: nothing learnt yet")
     now = [0.0]
     accounts = Accounts("overlap", clock=lambda: now[0])
-    with accounts.collecting():
+    with accounts.timed("collect"):
         now[0] += 6.0
-    with accounts.waiting():
+    with accounts.timed("wait"):
         now[0] += 3.0
     accounts.learnt("red", np.array([0, 1, 1]))
     accounts.learnt("red", np.array([2]))

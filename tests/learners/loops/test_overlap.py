@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from parallel_envs.learners import Diverged, IndependentLearners
-from parallel_envs.learners.acting import LearnerPolicy
+from parallel_envs.learners.agent import LearnerPolicy
 from parallel_envs.learners.loops import LoopOptions, learner_thread, open_loop
-from parallel_envs.learners.updates.sequential import update_one
+from parallel_envs.learners.updates.mode import update_one
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import time_is_up_when
@@ -108,14 +108,20 @@ def test_plans_say_how_likely_actions_were_for_the_weights_that_took_them(
 ) -> None:
     """For recurrent agents this includes the memory at that time, across episodes and rollouts."""
     outputs: dict[int, list[Any]] = {}
-    forward = LearnerPolicy._forward
+    step_batch = LearnerPolicy.step_batch
 
-    def noted(policy: LearnerPolicy, features: Any, rows: Any) -> Any:
-        given = forward(policy, features, rows)
-        outputs.setdefault(id(policy), []).append((rows, given.clone()))
-        return given
+    def noted(policy: LearnerPolicy, observations: Any, rows: Any = None) -> Any:
+        choose = policy.head.choose
 
-    monkeypatch.setattr(LearnerPolicy, "_forward", noted)
+        def note(given: Any, mask: Any, noise: Any) -> Any:
+            outputs.setdefault(id(policy), []).append((rows, torch.tensor(given)))
+            return choose(given, mask, noise)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(policy.head, "choose", note)
+            return step_batch(policy, observations, rows)
+
+    monkeypatch.setattr(LearnerPolicy, "step_batch", noted)
     with learners(config, strategy="sequential") as made, unhurried(made, 5, mode="overlap") as loop:
         jobs = jobs_of(loop)
         advance(loop, 3 * config.rollout_length)
@@ -209,7 +215,7 @@ def test_an_error_of_learning_is_raised_in_the_caller(how: Any) -> None:
     def fail() -> None:
         with unhurried(made, 1, **how) as loop:
             opened: Any = loop
-            opened.updates.runner.mode = Failing(opened.updates.runner.mode, after=3)
+            opened.updates.mode = Failing(opened.updates.mode, after=3)
             advance(loop, 1000)
 
     with learners(PPO) as made:
