@@ -220,8 +220,7 @@ def evaluate(
         _start_early(jobs)
     from parallel_envs.errors import ParallelEnvsError
     from parallel_envs.evaluation import BadEvaluation, missions_of
-    from parallel_envs.evaluation.evaluate import absolute_missions, absolute_policies
-    from parallel_envs.evaluation.resume import earlier_result
+    from parallel_envs.evaluation.evaluate import earlier_result, mission_texts, policy_texts
 
     mistakes = BadEvaluation, BadThreshold, ParallelEnvsError, OSError
     values = {name: value for name, value in locals().items() if name in context.params}
@@ -244,7 +243,7 @@ def evaluate(
                     f"`evaluate` wrote it. Add {' and '.join(missing)}, or resume it in that program (`resume=`)."
                 )
             missions = missions_of(values["mission"], values["cogs"])
-            if earlier is not None and absolute_missions(values["mission"]) == earlier.options.get("mission"):
+            if earlier is not None and mission_texts(values["mission"]) == earlier.options.get("mission"):
                 before = earlier.settings.get("missions")  # a wildcard may match more now
                 missions = [one for one in missions if not isinstance(before, dict) or one.name in before]
             if values["turns"] is not None:
@@ -281,8 +280,8 @@ def evaluate(
                 "resume": resume,
                 "preload": slow_imports(candidates),
                 "options": {
-                    "mission": absolute_missions(values["mission"]),
-                    "policy": absolute_policies(values["policy"], names),
+                    "mission": mission_texts(values["mission"]),
+                    "policy": policy_texts(values["policy"], names),
                     **{name: str(one) if isinstance(one, Path) else one for name, one in kept.items()},
                 },
                 **_numeric_arguments(values, given, earlier),
@@ -291,7 +290,7 @@ def evaluate(
         show(result, values["format"])
         with plain_errors(*mistakes, words=_OPTIONS, exit_code=1):
             outputs.write(result, missions, candidates)
-    from parallel_envs.evaluation.statistics import late_actions_text
+    from parallel_envs.evaluation.evaluate import late_actions_text
 
     missed = [text for threshold in thresholds for text in threshold.missed_by(result)]
     late, late_is_error = late_actions_text(result), not values["allow_late"]
@@ -316,7 +315,7 @@ def _start_early(jobs: str) -> None:
     from parallel_envs.errors import WorkerStartError
 
     with contextlib.suppress(WorkerStartError, OSError):  # reported when workers are started, if it matters then
-        start_supervisor(preload=("parallel_envs.engine.worker", "parallel_envs.evaluation.worker"))
+        start_supervisor(preload=("parallel_envs.engine.worker", "parallel_envs.evaluation.running"))
 
 
 def slow_imports(candidates: Sequence[Candidate]) -> tuple[str, ...]:
@@ -335,7 +334,7 @@ def _play(outputs: Outputs, arguments: dict[str, Any]) -> tuple[EvaluationResult
     from parallel_envs.errors import EpisodeFailed
     from parallel_envs.evaluation import NotSaved
     from parallel_envs.evaluation import evaluate as play
-    from parallel_envs.evaluation.config import PolicyNeverPlays
+    from parallel_envs.evaluation.evaluate import PolicyNeverPlays
 
     usual = warnings.showwarning
 
@@ -375,7 +374,7 @@ def _option(name: str) -> str:
 def _candidates(values: Mapping[str, Any], earlier: EvaluationResult | None) -> Iterator[list[Candidate]]:
     """Yield the policies. Their checkpoints are held until videos have been made, too."""
     from parallel_envs.evaluation import candidates_of
-    from parallel_envs.evaluation.checkpoints import held_checkpoints
+    from parallel_envs.evaluation.policies import held_checkpoints
 
     proportions = None
     if (text := values["proportions"]) is not None:

@@ -110,7 +110,7 @@ class Outputs:
             if self.output.suffix.lower() not in _FORMATS:
                 known = ", ".join(_FORMATS)
                 raise typer.BadParameter(f"--output {self.output}: the ending must name the format: {known}.")
-            from parallel_envs.evaluation.resume import check_writable
+            from parallel_envs.evaluation.evaluate import check_writable
 
             check_writable(self.output)
         if self.record is not None:
@@ -151,7 +151,7 @@ class Outputs:
         if self.output is not None and self.result_file is None:
             from parallel_envs.evaluation.records import write_text
 
-            write_text(self.output, _text(result, _FORMATS[self.output.suffix.lower()]))
+            write_text(_text(result, _FORMATS[self.output.suffix.lower()]), self.output)
         missing = len(result.episodes) - self.num_saved
         if self.save_episodes is not None and missing:
             which = f"{missing} of {len(result.episodes)} episodes, which were played in an earlier run, or lost"

@@ -254,18 +254,3 @@ def _summary(
         seed=seed if isinstance(seed, int) else 0,
         mixed=any(record.mixed for record in records),
     )
-
-
-def late_actions_text(result: EvaluationResult) -> str | None:
-    """Return a warning with the number of late actions, or None if there were none."""
-    records = [record for record in result.episodes if record.late]
-    if not records:
-        return None
-    late = sum(record.late for record in records)
-    limit = result.settings.get("action_timeout")
-    return (
-        f"{late:,} action{'s were' if late > 1 else ' was'} late in {len(records):,} of {len(result.episodes):,} "
-        f"episodes (action_timeout={limit}): the agents did nothing instead. How many are late depends on the machine, "
-        "its load and the number of jobs, and so do these scores. Give more time or fewer jobs to have scores that can "
-        "be repeated."
-    )

@@ -134,7 +134,7 @@ def test_no_default_is_missing() -> None:
 CLOCK = re.compile(r"\b(?:perf_counter|monotonic|process_time|setitimer)\b|\bsleep\(|\btime\.time(?:_ns)?\(")
 READERS = {
     **dict.fromkeys(
-        ["evaluation/running.py", "evaluation/episode.py", "evaluation/resume.py"],
+        ["evaluation/running.py", "evaluation/episode.py", "evaluation/evaluate.py"],
         "evaluation.",
     ),
     **dict.fromkeys(

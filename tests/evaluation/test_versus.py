@@ -77,13 +77,13 @@ def test_an_evaluation_of_policies_one_by_one_goes_on_where_it_ended(tmp_path: P
     document["episodes"], lost = document["episodes"][:4], document["episodes"][4:]
     document["missing"] = [[one["mission"], one["episode"], one["alone"]] for one in lost]
     file.write_text(json.dumps(document))
-    with pytest.raises(BadEvaluation, match="was made with policies that play one by one"):
+    with pytest.raises(BadEvaluation, match="was made with versus=False"):
         evaluate(CART, POLICIES, 3, resume=file)
     assert EvaluationResult.from_json(file).missing == ((CART, 1, "noop"), (CART, 2, "noop"))
     assert evaluate(CART, POLICIES, 3, versus=False, resume=file).episodes == whole.episodes
     refused = command("eval", "--resume", str(file), "--versus")
     assert refused.exit_code == 2
-    assert "policies that play one by one" in told(refused)
+    assert "made with versus=False, and True is requested" in told(refused)
     assert command("eval", "--resume", str(file)).exit_code == 0  # the way is taken from the file
     assert EvaluationResult.from_json(file).episodes == whole.episodes
 
@@ -122,7 +122,7 @@ def test_versus_and_proportions_have_policies_share_the_agents(words: list[str])
 
 
 def test_a_mission_with_too_few_agents_for_all_policies_is_named() -> None:
-    text = "In the mission 'CartPole-v1' 'noop' never plays: 2 policies share its 1 agent."
+    text = "In the mission 'CartPole-v1' some policies never play .'noop'.: 2 policies share 1 agents."
     with pytest.warns(UserWarning, match=text) as caught:
         evaluate([CART, TEAM], POLICIES, 1, max_steps=3)
     assert len([one for one in caught if "never plays" in str(one.message)]) == 1
