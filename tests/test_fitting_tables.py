@@ -158,7 +158,7 @@ def test_reports_of_the_benchmark_fit(columns: int) -> None:
 
 @NARROW
 def test_the_doctor_fits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from parallel_envs.cli.machine import findings
+    from parallel_envs.cli.doctor import findings
     from tests.cli.test_doctor import FINE
 
     text, doctor = io.StringIO(), importlib.import_module("parallel_envs.cli.doctor")  # the package has its command

@@ -44,7 +44,7 @@ def compare(
                 if len(names := _policies_alone(result)) > 1:
                     raise ValueError(
                         f"{file} has several policies, each on its own: {', '.join(map(repr, names))}. Give that file "
-                        "alone to compare them, or evaluate one policy for each file."
+                        "alone to compare them."
                     )
             tables = [comparison_table(_comparisons(one, other))]
         elif len(policies := _policies_alone(one)) > 1:

@@ -40,7 +40,6 @@ import gymnasium
 from parallel_envs.choices import Turns
 from parallel_envs.env_files import absolute, file_of, is_env_file
 from parallel_envs.env_ids import PACKAGES, known_zoo_ids, modules_of, zoo_module
-from parallel_envs.evaluation.determinism import seeded_globally
 from parallel_envs.evaluation.records import BadEvaluation, check_names_differ, check_whole, check_word
 from parallel_envs.extras import advice_for, is_installed
 from parallel_envs.multiagent.aec import TURNS, FastConversion, as_parallel, faster_conversion
@@ -266,10 +265,9 @@ def _matching_names(pattern: str) -> list[str]:
 def with_num_agents(mission: Mission, number: int) -> Mission:
     """Return the mission with this number of agents, given by the keyword of `NUM_AGENTS` that its environment has.
 
-    The keyword is looked up in the signature of the function or class that makes the environment. If the signature does
-    not tell (`**kwargs` alone) or has several of these keywords, environments are made here, one by each keyword, until
-    one has this number of agents. A mission that is named after its environment is renamed as if the number had been
-    given in its name (`name?N=4`), so both have the same episodes.
+    The keyword is looked up in the signature of the function or class that makes the environment. A mission that is
+    named after its environment is renamed as if the number had been given in its name (`name?N=4`), so both have the
+    same episodes.
 
     Raises BadEvaluation for a mission that takes no number of agents, or that was given another number already.
     """
@@ -287,29 +285,22 @@ def with_num_agents(mission: Mission, number: int) -> Mission:
                 f"The mission {mission.name!r} has {keyword}={mission.kwargs[keyword]!r}, and {number} agents are "
                 "requested. Give one of the two."
             )
-    named, takes_any = _keywords(mission)
-    known = [keyword for keyword in NUM_AGENTS if keyword in named]
-    if len(known) != 1:
-        tried = known or (list(NUM_AGENTS) if takes_any else [])
-        known = [keyword for keyword in tried if _count_agents(_with_keyword(mission, keyword, number)) == number][:1]
-    if not known:
-        others = ", ".join(sorted(named)) or "none"
+    named = _keywords(mission)
+    found = next((keyword for keyword in NUM_AGENTS if keyword in named), None)
+    if found is None:
         raise BadEvaluation(
             f"The mission {mission.name!r} takes no number of agents by any of the keywords {', '.join(NUM_AGENTS)}. "
-            f"Its own keywords: {others}. If one of these sets the agents, give it in the mission: name?keyword=value."
+            f"Its own keywords: {', '.join(sorted(named)) or 'none'}. If one of these sets the agents, give it in the "
+            "mission: name?keyword=value."
         )
-    return _with_keyword(mission, known[0], number)
-
-
-def _with_keyword(mission: Mission, keyword: str, number: int) -> Mission:
     name = mission.name
     if isinstance(mission.env, str) and name.partition("?")[0] == mission.env:
-        name = f"{name}{'&' if '?' in name else '?'}{keyword}={number}"
-    return replace(mission, name=name, kwargs={**mission.kwargs, keyword: number})
+        name = f"{name}{'&' if '?' in name else '?'}{found}={number}"
+    return replace(mission, name=name, kwargs={**mission.kwargs, found: number})
 
 
-def _keywords(mission: Mission) -> tuple[set[str], bool]:
-    """Return the keyword arguments of a mission's environment, and whether it may take others."""
+def _keywords(mission: Mission) -> set[str]:
+    """Return the keyword arguments that the signature of a mission's environment names."""
     make = mission.env if callable(mission.env) else mission.factory()
     makers: list[Any] = [make]
     try:
@@ -317,36 +308,12 @@ def _keywords(mission: Mission) -> tuple[set[str], bool]:
             makers = [make.maker()]
         elif isinstance(make, ZooFactory):
             makers = make.makers()
+        parameters = [one for maker in makers for one in inspect.signature(maker).parameters.values()]
     except Exception as error:  # user code
         text = f"The mission {mission.name!r} cannot be made: {type(error).__name__}: {error}"
         raise BadEvaluation(text) from error
-    try:
-        signatures = [inspect.signature(one).parameters.values() for one in makers]
-    except (TypeError, ValueError):  # something built in
-        return set(), True
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    named = {one.name for parameters in signatures for one in parameters if one.kind in kinds}
-    last = signatures[-1] if signatures else ()
-    return named, any(one.kind is inspect.Parameter.VAR_KEYWORD for one in last)
-
-
-def _count_agents(mission: Mission) -> int | None:
-    """Make an environment and return the number of its agents. Return None if the environment cannot be made."""
-    with seeded_globally(0):
-        try:
-            env = EnvMaker(mission).make()
-        except Exception:  # noqa: BLE001  # user code; most often a keyword that it does not know
-            return None
-        try:
-            agents = getattr(env, "possible_agents", None)
-            if agents is None:
-                env.reset(seed=0)
-                agents = env.agents
-            return len(agents)
-        except Exception:  # noqa: BLE001  # as above
-            return None
-        finally:
-            env.close()
+    return {one.name for one in parameters if one.kind in kinds}
 
 
 # ---- files of missions ----------------------------------------------------------------------------------------------

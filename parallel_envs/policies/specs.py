@@ -15,9 +15,10 @@ import importlib
 import inspect
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from parallel_envs.errors import MissingExtra
@@ -103,9 +104,17 @@ class PolicySpec:
         kind = self._class()
         if not callable(kind):
             raise TypeError(f"{self.class_path} is {kind!r}. Name a class, or a function that makes a policy.")
-        takes = _parameters(kind)
+        try:
+            takes = inspect.signature(kind).parameters
+        except ValueError:  # it is compiled and does not list them
+            takes = MappingProxyType({})
         known = {name: value for name, value in self.known.items() if name in takes and name not in self.kwargs}
-        self._check_given(kind, {*known, *self.kwargs})
+        needed = [name for name in _KNOWN if name in takes and takes[name].default is inspect.Parameter.empty]
+        if missing := [name for name in needed if name not in known and name not in self.kwargs]:
+            raise TypeError(
+                f"{self.class_path} needs to know the agent's {' and '.join(missing)}. Give "
+                f"{', '.join(f'{name}=...' for name in missing)}."
+            )
         try:
             policy = kind(**known, **self.kwargs)
         except TypeError as error:
@@ -120,15 +129,6 @@ class PolicySpec:
         if not callable(getattr(policy, "step", None)):
             raise TypeError(f"{self.class_path} made {policy!r}, which has no method step(observation).")
         return policy
-
-    def _check_given(self, kind: Any, given: Collection[str]) -> None:
-        """Raise TypeError if the class needs a fact about the agent that is not given."""
-        missing = [name for name in _needed(kind) if name in _KNOWN and name not in given]
-        if missing:
-            raise TypeError(
-                f"{self.class_path} needs to know the agent's {' and '.join(missing)}. Give "
-                f"{', '.join(f'{name}=...' for name in missing)}."
-            )
 
     def _class(self) -> Any:
         module, _, name = self.class_path.partition(":")
@@ -146,24 +146,6 @@ class PolicySpec:
                 f"{hint(name, dir(found))}"
             )
         return getattr(found, name)
-
-
-def _parameters(kind: Any) -> Collection[str]:
-    """Return the names of the parameters of a class, or none if it is compiled and does not list them."""
-    try:
-        return inspect.signature(kind).parameters
-    except ValueError:
-        return ()
-
-
-def _needed(kind: Any) -> Collection[str]:
-    """Return the names of the parameters of a class that have no default."""
-    try:
-        parameters = inspect.signature(kind).parameters
-    except ValueError:
-        return ()
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [name for name, one in parameters.items() if one.default is one.empty and one.kind in named]
 
 
 def load_policy(spec: str | PolicySpec, agent: Any = None, *, trust: Iterable[str] = (), **known: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.cli.machine import (
+from parallel_envs.cli.doctor import (
     DESCRIPTORS_EACH,
     Finding,
     Limits,

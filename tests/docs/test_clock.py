@@ -169,7 +169,7 @@ READERS = {
         "learners.",
     ),
     "threads.py": "threads.",
-    **dict.fromkeys(["cli/machine.py", "cli/progress.py"], "cli."),
+    **dict.fromkeys(["cli/doctor.py", "cli/progress.py"], "cli."),
 }
 """The files that read a clock, and whose rows say what for. Another one has to be thought about, and put here."""
 

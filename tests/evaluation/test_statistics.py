@@ -288,11 +288,11 @@ def test_a_cross_play_matrix_by_hand() -> None:
     ],
 )
 def test_ratings_are_the_odds(played: list[Pairing], winner: str, loser: str, difference: float) -> None:
-    ratings = elo_ratings(played, prior=0)
-    assert ratings[winner].elo - ratings[loser].elo == pytest.approx(difference)
+    ratings = elo_ratings(played, prior=1e-9)
+    assert ratings[winner].elo - ratings[loser].elo == pytest.approx(difference, abs=1e-4)
     assert np.mean([one.elo for one in ratings.values()]) == pytest.approx(AVERAGE)
     assert ratings["a"].games == sum("a" in (one.first, one.second) for one in played)
-    assert [one.elo for one in elo_ratings(random.Random(1).sample(played, len(played)), prior=0).values()] == (
+    assert [one.elo for one in elo_ratings(random.Random(1).sample(played, len(played)), prior=1e-9).values()] == (
         pytest.approx([one.elo for one in ratings.values()])
     ), "the order of the games does not matter"
 
@@ -307,12 +307,8 @@ def test_a_prior_is_draws_against_an_average_player() -> None:
 def test_a_policy_that_never_lost_has_a_finite_rating_thanks_to_the_prior() -> None:
     ratings = elo_ratings(games("a", "b", 5, 0, 0))
     assert AVERAGE < ratings["a"].elo < AVERAGE + 800
-    apart = [*games("a", "b", 1, 1, 1), *games("c", "d", 1, 1, 1), *games("a", "c", 2, 0, 0)]
-    for played in (games("a", "b", 5, 0, 0), apart):
-        with pytest.raises(ValueError, match="their ratings are infinite"):
-            elo_ratings(played, prior=0)
-    with pytest.raises(ValueError, match="prior=-1 is not a number of games"):
-        elo_ratings([], prior=-1)
+    with pytest.raises(ValueError, match="prior=0 is not a number of games above 0"):
+        elo_ratings([], prior=0)
 
 
 def test_intervals_of_ratings_are_seeded_and_hold_the_rating() -> None:
