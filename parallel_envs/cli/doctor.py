@@ -12,7 +12,6 @@ import errno
 import json
 import os
 import platform
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,8 +81,6 @@ DISTRIBUTIONS = (
 )
 """Libraries whose versions are shown: of the core, then of the extras."""
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
 TRIAL_WORKERS = 2
 _TRIAL_SECONDS = 60.0
 _UNLIMITED = 1 << 60  # control groups of version 1 say "no limit" by a number near the largest
@@ -131,15 +128,11 @@ class Machine:
     """The number of processes and threads that this user may have (`ulimit -u`)."""
     shared_memory_error: str | None
     """The error if memory cannot be shared with workers."""
-    dev_shm_bytes: int | None
-    """Free bytes in /dev/shm, which other libraries use for shared memory."""
     watches_processes: bool
     """Whether the system tells when a process ends."""
     trials: Mapping[str, Trial]
     """By start method."""
     versions: Mapping[str, str | None]
-    environment: Mapping[str, str]
-    """Variables that change how numeric libraries and renderers work."""
 
 
 def look(start_methods: tuple[StartMethod, ...]) -> Machine:
@@ -154,7 +147,7 @@ def look(start_methods: tuple[StartMethod, ...]) -> Machine:
         unlimited = resource.RLIM_INFINITY
         return [None if one == unlimited else one for one in resource.getrlimit(getattr(resource, name))]
 
-    shared_memory_error, dev_shm, watches = None, None, True
+    shared_memory_error, watches = None, True
     try:
         block = SharedBlock.create(1 << 20)
         block.buffer[:8] = b"12345678"
@@ -165,8 +158,6 @@ def look(start_methods: tuple[StartMethod, ...]) -> Machine:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
         watches = False
-    if os.path.isdir("/dev/shm"):  # noqa: PTH112  # a path that only Linux has
-        dev_shm = shutil.disk_usage("/dev/shm").free
     versions: dict[str, str | None] = {"parallel-envs": __version__}
     for name in DISTRIBUTIONS:
         try:
@@ -174,7 +165,6 @@ def look(start_methods: tuple[StartMethod, ...]) -> Machine:
         except metadata.PackageNotFoundError:
             versions[name] = None
     descriptors, most_descriptors = soft_and_hard("RLIMIT_NOFILE")
-    variables = (*THREAD_VARIABLES, "MUJOCO_GL", "DISPLAY")
     return Machine(
         system=platform.system(),
         release=platform.release(),
@@ -188,11 +178,9 @@ def look(start_methods: tuple[StartMethod, ...]) -> Machine:
         # The limit does not hold for the superuser.
         user_processes=None if os.geteuid() == 0 else soft_and_hard("RLIMIT_NPROC")[0],
         shared_memory_error=shared_memory_error,
-        dev_shm_bytes=dev_shm,
         watches_processes=watches,
         trials={method: try_start_method(method) for method in start_methods},
         versions=versions,
-        environment={name: os.environ[name] for name in variables if name in os.environ},
     )
 
 
@@ -278,7 +266,6 @@ _SPARE_DESCRIPTORS = 32  # for the other files of a program, and for the pool it
 _SPARE_PROCESSES = 32
 _THREADS_EACH = 2  # processes and threads of a worker, as limits count them
 _DEFAULT = "forkserver"  # the default start method
-_SMALL_DEV_SHM = 1 << 28
 _USE_THREADS = 'backend="thread" (`eval`: --jobs 0)'
 
 
@@ -294,7 +281,7 @@ class Finding:
 
 def findings(machine: Machine, num_workers: int) -> list[Finding]:
     """Return all findings for this number of workers."""
-    return [*_of_system(machine), *_of_limits(machine, num_workers), *_of_surroundings(machine)]
+    return [*_of_system(machine), *_of_limits(machine, num_workers)]
 
 
 def _of_system(machine: Machine) -> Iterator[Finding]:
@@ -305,6 +292,11 @@ def _of_system(machine: Machine) -> Iterator[Finding]:
         fact = f"{fact}: it does not tell when a process ends, so no worker process can be watched"
         advice = f"Use Linux 5.3 or later, allow pidfd_open in the sandbox, or say {_USE_THREADS}."
         yield Finding("problem", "system", fact, advice)
+    if machine.shared_memory_error is not None:
+        advice = f"Allow memfd_create in the sandbox, or say {_USE_THREADS}."
+        yield Finding("problem", "shared memory", f"cannot be created: {machine.shared_memory_error}", advice)
+    else:
+        yield Finding("ok", "shared memory", "anonymous (memfd): workers need neither /dev/shm nor its size")
     works = [method for method, trial in machine.trials.items() if trial.error is None]
     for method, trial in machine.trials.items():
         if trial.error is None:
@@ -370,26 +362,6 @@ def _of_limits(machine: Machine, num_workers: int) -> Iterator[Finding]:
     else:
         advice = f"{num_workers} workers may need {needed}: raise {advice}."
         yield Finding("problem", "processes", f"{left:,} processes and threads {fact}", advice)
-
-
-def _of_surroundings(machine: Machine) -> Iterator[Finding]:
-    if machine.shared_memory_error is not None:
-        advice = f"Allow memfd_create in the sandbox, or say {_USE_THREADS}."
-        yield Finding("problem", "shared memory", f"cannot be created: {machine.shared_memory_error}", advice)
-    else:
-        yield Finding("ok", "shared memory", "anonymous (memfd): our workers need neither /dev/shm nor its size")
-    if machine.dev_shm_bytes is not None and machine.dev_shm_bytes < _SMALL_DEV_SHM:
-        fact = "free, little for other libraries (torch's DataLoader, Gymnasium's async)"
-        yield Finding(
-            "note", "/dev/shm", f"{_bytes(machine.dev_shm_bytes)} {fact}", "If you use these: docker run --shm-size=1g."
-        )
-    variables = machine.environment
-    if many := [f"{name}={variables[name]}" for name in THREAD_VARIABLES if variables.get(name, "1") != "1"]:
-        text = f"{', '.join(many)} holds for your own process; workers compute with one thread each"
-        yield Finding("ok", "threads", text)
-    if machine.versions.get("mujoco") and not {"DISPLAY", "MUJOCO_GL"} & variables.keys():
-        advice = "To render MuJoCo: export MUJOCO_GL=egl or MUJOCO_GL=osmesa. (`eval --record` tries EGL by itself.)"
-        yield Finding("note", "rendering", "there is no display, and MuJoCo looks for one", advice)
 
 
 def _bytes(number: float) -> str:

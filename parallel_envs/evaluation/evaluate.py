@@ -16,7 +16,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -123,15 +123,12 @@ def evaluate(
             `missions_of`.
         policies: One or several, in a sequence or a dict by name: specs ("random", "package.module:Class", a folder),
             policies, functions of the observation. See `candidates_of`. The folder of a training run means its newest
-            checkpoint at the start. It is copied first, so the run may go on training.
+            checkpoint at the start, which is copied first.
         episodes: The number of episodes of each mission.
         seed: All seeds follow from it.
-        jobs: The most processes that work, for episodes and for agents together. 0: episodes are played in this
-            process, and strategies that need processes have one for each core; "auto": one for each core. Workers that
-            play whole episodes come first, one for each episode up to `jobs`. With the strategy "auto" they share the
-            remaining jobs for their agents. With "process" by name each worker has at least one process for agents:
-            `jobs // 2` workers, or fewer if there are fewer episodes, share the remaining jobs, so `jobs=1` is refused.
-            Results are the same in all cases.
+        jobs: The most processes that work, for episodes and for agents together (see `split_jobs`). 0: episodes are
+            played in this process, and strategies that need processes have one for each core; "auto": one for each
+            core. Results are the same in all cases.
         parallel_policy: How the actions of an episode's agents are computed: one after another (False), by the name of
             a strategy of `parallel_envs.wrappers`, or by the strategy that a rehearsal finds to be the quickest (True,
             "auto"). `strategies` of the result has the chosen ones. Policies that share state, such as a list or the
@@ -146,9 +143,8 @@ def evaluate(
         proportions: The number of agents of each policy, relative to the others. Only with `versus`.
         action_timeout: Seconds for an action, from an agent's second one on; None: no deadline. A later action is
             dropped and counted, and the agent does nothing in that step. How many are late depends on the machine, its
-            load and `jobs`, and so do the scores: the result counts late actions (`EpisodeRecord.late`,
-            `Summary.late`), and a RuntimeWarning has their number. A policy in its own thread ("thread") is not waited
-            for; the lateness of other policies shows when they return.
+            load and `jobs`, and so do the scores, so a RuntimeWarning has their number. A policy in its own thread
+            ("thread") is not waited for; the lateness of other policies shows when they return.
         lateness_budget: With `action_timeout`: seconds by which an agent may be late in all, in an episode. After that
             its policy is not called any more in this episode, and the agent does nothing.
         episode_timeout: Seconds for an episode, from its first step on; None: no deadline. A longer episode fails. A
@@ -164,12 +160,11 @@ def evaluate(
             object in memory is not compared. Of a training run the same checkpoint is used again.
         save: A file that always holds the complete episodes, as JSON. It can be resumed.
         context: How workers are started: "forkserver", "spawn" or "fork".
-        preload: Modules that all workers need and that take long to import ("torch"): they are imported once for all
-            workers, and stay loaded in every worker that this program starts later.
+        preload: Modules that take long to import ("torch"): they are imported once for all workers, and stay loaded in
+            every worker that this program starts later.
         progress: Is called as the evaluation goes on.
         options: Added to the `options` of the result and of the file, for `parallel-envs eval --resume`.
-        trust: Modules whose classes the files of policy folders may name. Without it such a file may only name
-            policies of this package: see `parallel_envs.trust`.
+        trust: Modules whose classes the files of policy folders may name: see `parallel_envs.trust`.
 
     Returns:
         The result. After a Ctrl-C it is marked as interrupted and lists the missing episodes.
@@ -241,79 +236,50 @@ def evaluate(
             **({"versus": False} if alone else {}),
         }
         texts = {"mission": mission_texts(missions), "policy": policy_texts(policies, [one.name for one in held])}
-        outcome = _Outcome(
-            specs=specs,
-            settings=settings,
-            options={
-                "jobs": str(jobs),
-                "strict": bool(strict),
-                **{name: text for name, text in texts.items() if text is not None},
-                **(options or {}),
-            },
-            records=earlier_records(earlier, resume, save, settings, specs),
-            strategies={} if earlier is None else dict(earlier.strategies),
-            why={} if earlier is None else dict(earlier.why),
-            keep=trajectories if callable(trajectories) else None,
-            progress=progress,
-        )
-        outcome.saver = ResultSaver(save, partial(outcome.result, interrupted=True))
-        left = [spec for spec in specs if spec.key not in outcome.records]
-        interrupted = False
+        options = {
+            "jobs": str(jobs),
+            "strict": bool(strict),
+            **{name: text for name, text in texts.items() if text is not None},
+            **(options or {}),
+        }
+        parts: dict[str, Any] = {"settings": settings, "options": options, "worker_bytes": ()}
+        parts |= {name: {} if earlier is None else dict(getattr(earlier, name)) for name in ("strategies", "why")}
+        records = earlier_records(earlier, resume, save, settings, specs)
+        keep = trajectories if callable(trajectories) else None
+
+        def result_now(*, interrupted: bool = True) -> EvaluationResult:
+            played = tuple(records[spec.key] for spec in specs if spec.key in records)
+            missing = tuple(spec.key for spec in specs if spec.key not in records)
+            return EvaluationResult(episodes=played, missing=missing, interrupted=interrupted, **parts)
+
+        def note(record: EpisodeRecord) -> None:
+            if keep is not None:
+                keep(record)
+                record = replace(record, trajectory=None)
+            records[record.key] = record
+            if progress is not None:
+                progress.note(record)
+            saver.note()
+
+        saver, interrupted = ResultSaver(save, result_now), False
+        left = [spec for spec in specs if spec.key not in records]
         try:
             if progress is not None:
-                progress.begin([spec.key for spec in specs], list(outcome.records.values()))
+                progress.begin([spec.key for spec in specs], list(records.values()))
             if left:
                 with contextlib.nullcontext() if num_jobs else _here.lock:
-                    _play(left, found, held, config, num_jobs, outcome, context, modules, num_agents, bool(strict))
+                    _play(left, found, held, config, num_jobs, context, modules, num_agents, bool(strict), parts, note)
         except KeyboardInterrupt:
             interrupted = True
         except EpisodeFailed as error:
-            error.result = outcome.result(interrupted=True)
-            outcome.saver.try_to_save(error.result)
+            error.result = result_now()
+            saver.try_to_save(error.result)
             raise
-        result = outcome.result(interrupted=interrupted)
-        outcome.saver.save(result)
+        result = result_now(interrupted=interrupted)
+        saver.save(result)
     if (text := late_actions_text(result)) is not None:
         warnings.warn(text, RuntimeWarning, stacklevel=user_stacklevel())
     return result
-
-
-@dataclass(kw_only=True)
-class _Outcome:
-    """The records so far, and all else of the result."""
-
-    specs: Sequence[EpisodeSpec]
-    settings: Mapping[str, Any]
-    options: Mapping[str, Any]
-    records: dict[EpisodeKey, EpisodeRecord]
-    strategies: dict[str, Mapping[Any, str]]
-    why: dict[str, str]
-    keep: Keep | None
-    progress: Progress | None
-    worker_bytes: tuple[int, ...] = ()
-    saver: ResultSaver = field(init=False)
-
-    def note(self, record: EpisodeRecord) -> None:
-        if self.keep is not None:
-            self.keep(record)
-            record = replace(record, trajectory=None)
-        self.records[record.key] = record
-        if self.progress is not None:
-            self.progress.note(record)
-        self.saver.note()
-
-    def result(self, *, interrupted: bool) -> EvaluationResult:
-        keys = [spec.key for spec in self.specs]
-        return EvaluationResult(
-            episodes=tuple(self.records[key] for key in keys if key in self.records),
-            settings=self.settings,
-            interrupted=interrupted,
-            missing=tuple(key for key in keys if key not in self.records),
-            worker_bytes=self.worker_bytes,
-            options=self.options,
-            strategies=self.strategies,
-            why=self.why,
-        )
 
 
 def _play(
@@ -322,24 +288,18 @@ def _play(
     candidates: Sequence[Candidate],
     config: EvaluationConfig,
     jobs: int,
-    outcome: _Outcome,
     context: StartMethod | None,
     preload: tuple[str, ...],
     num_agents: int | None,
     strict: bool,
+    parts: dict[str, Any],
+    note: Callable[[EpisodeRecord], None],
 ) -> None:
-    """Rehearse the missions and play these episodes."""
+    """Rehearse the missions and play these episodes. `parts`: fields of the result, which are filled in."""
     num_workers, own_processes = split_jobs(config.all_strategies, jobs, len(specs))
-    make = partial(
-        EvaluationWorker,
-        missions,
-        candidates,
-        specs[0].root,
-        config,
-        Registrations.here(),
-        num_processes=own_processes if jobs else None,
-        alone=bool(specs[0].alone),
-    )
+    alone, processes = bool(specs[0].alone), own_processes if jobs else None
+    given = missions, candidates, specs[0].root, config, Registrations.here()
+    make = partial(EvaluationWorker, *given, num_processes=processes, alone=alone)
     with one_thread(), EvaluationWorkers(num_workers, context, preload, make, config.episode_timeout) as workers:
         workers.start()
         rehearsals = RehearsalQueue(specs, config, workers.num_workers)
@@ -348,12 +308,11 @@ def _play(
             warnings.warn(text, PolicyNeverPlays, stacklevel=user_stacklevel())
         for key, one in rehearsals.results.items():
             name = key if isinstance(key, str) else f"{key[0]} ({key[1]})"
-            outcome.strategies |= {name: one.chosen} if one.chosen else {}
-            outcome.why |= {name: one.why} if one.why else {}
+            parts["strategies"] |= {name: one.chosen} if one.chosen else {}
+            parts["why"] |= {name: one.why} if one.why else {}
         several = workers.num_workers > 1
-        queue = EpisodeQueue(specs, rehearsals.results, candidates, outcome.note, strict=strict, side_by_side=several)
-        workers.run(queue)
-        outcome.worker_bytes = workers.peak_bytes()
+        workers.run(EpisodeQueue(specs, rehearsals.results, candidates, note, strict=strict, side_by_side=several))
+        parts["worker_bytes"] = workers.peak_bytes()
 
 
 def late_actions_text(result: EvaluationResult) -> str | None:

@@ -31,7 +31,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ import gymnasium
 from parallel_envs.choices import Turns
 from parallel_envs.env_files import absolute, file_of, is_env_file
 from parallel_envs.env_ids import PACKAGES, known_zoo_ids, modules_of, zoo_module
-from parallel_envs.evaluation.records import BadEvaluation, check_names_differ, check_whole, check_word
+from parallel_envs.evaluation.records import BadEvaluation, check_names_differ, check_whole, check_word, plain
 from parallel_envs.extras import advice_for, is_installed
 from parallel_envs.multiagent.aec import TURNS, FastConversion, as_parallel, faster_conversion
 from parallel_envs.multiagent.by_name import FactoryByName, GymnasiumFactory, OneAgent, ZooFactory, env_factory
@@ -90,30 +89,21 @@ class Mission:
 
     def make(self) -> Any:
         """Return a new environment. A Gymnasium environment is wrapped as a PettingZoo environment with one agent."""
-        make = partial(self.env, **self.kwargs) if callable(self.env) else self.factory()
-        env = make()
+        env = self.env(**self.kwargs) if callable(self.env) else self.factory()()
         if is_mettagrid_config(env):
             return MettaGridEnv(env)
         if isinstance(env, gymnasium.vector.VectorEnv):
             raise TypeError(f"The mission {self.name!r} makes {env}, a vector of environments. Make one environment.")
         return OneAgent(env) if isinstance(env, gymnasium.Env) else env
 
-    def factory(self) -> Callable[[], Any]:
-        """Return the function that makes an environment that was given by name."""
-        return env_factory(str(self.env), self.kwargs, self.turns)
+    def factory(self) -> Callable[..., Any]:
+        """Return the function that makes the environment: the mission's own, or that of its name."""
+        return self.env if callable(self.env) else env_factory(self.env, self.kwargs, self.turns)
 
     def described(self) -> dict[str, Any]:
         """Return the environment, its keyword arguments and `turns` as values that JSON can hold."""
         env = self.env if isinstance(self.env, str) else getattr(self.env, "__qualname__", type(self.env).__name__)
-        return {"env": env, "kwargs": {key: _plain(value) for key, value in self.kwargs.items()}, "turns": self.turns}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value if isinstance(value, str | int | float | bool | None) else repr(value)
+        return {"env": env, "kwargs": plain(self.kwargs), "turns": self.turns}
 
 
 class EnvMaker:
@@ -207,7 +197,7 @@ def check_trusted(text: str, file: str, trust: Sequence[str]) -> None:
     else:
         name, kwargs = _split(text)
         if not is_env_file(name) and ("*" in name or "[" in name):
-            if package := _package_of(name):
+            if (package := name.rpartition(".")[0]) and not set("*[/") & set(package):
                 check_env(f"{package}.any", {}, file, trust)  # looking for matching names imports the package
             named = [(one, kwargs) for one in _matching_names(name)]
         else:
@@ -240,16 +230,11 @@ def _check_known(name: str) -> None:
         )
 
 
-def _package_of(pattern: str) -> str:
-    """Return the package that contains all modules of a wildcard, or an empty text."""
-    package = pattern.rpartition(".")[0]
-    return "" if set("*[/") & set(package) else package
-
-
 def _matching_names(pattern: str) -> list[str]:
     """Return the installed environments that can be given by name alone and match a wildcard."""
-    packages = [*PACKAGES, _package_of(pattern)]
-    modules = [module for package in packages if package for module in modules_of(package)]
+    package = pattern.rpartition(".")[0]  # that contains all modules which match
+    packages = [*PACKAGES, *([] if not package or set("*[/") & set(package) else [package])]
+    modules = [module for package in packages for module in modules_of(package)]
     known = dict.fromkeys([*sorted(gymnasium.registry), *sorted(known_zoo_ids()), *modules])
     found = fnmatch.filter(known, pattern)
     if "/" not in pattern:  # an environment with a module and an id would be played twice
@@ -271,7 +256,8 @@ def with_num_agents(mission: Mission, number: int) -> Mission:
 
     Raises BadEvaluation for a mission that takes no number of agents, or that was given another number already.
     """
-    if isinstance(mission.env, str) and isinstance(mission.factory(), GymnasiumFactory):
+    make = mission.factory()
+    if isinstance(make, GymnasiumFactory):
         if number == 1:
             return mission
         raise BadEvaluation(
@@ -285,7 +271,15 @@ def with_num_agents(mission: Mission, number: int) -> Mission:
                 f"The mission {mission.name!r} has {keyword}={mission.kwargs[keyword]!r}, and {number} agents are "
                 "requested. Give one of the two."
             )
-    named = _keywords(mission)
+    try:
+        makers = [make.maker()] if isinstance(make, FactoryByName) else [make]
+        makers = make.makers() if isinstance(make, ZooFactory) else makers
+        parameters = [one for maker in makers for one in inspect.signature(maker).parameters.values()]
+    except Exception as error:  # user code
+        text = f"The mission {mission.name!r} cannot be made: {type(error).__name__}: {error}"
+        raise BadEvaluation(text) from error
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    named = {one.name for one in parameters if one.kind in kinds}
     found = next((keyword for keyword in NUM_AGENTS if keyword in named), None)
     if found is None:
         raise BadEvaluation(
@@ -297,23 +291,6 @@ def with_num_agents(mission: Mission, number: int) -> Mission:
     if isinstance(mission.env, str) and name.partition("?")[0] == mission.env:
         name = f"{name}{'&' if '?' in name else '?'}{found}={number}"
     return replace(mission, name=name, kwargs={**mission.kwargs, found: number})
-
-
-def _keywords(mission: Mission) -> set[str]:
-    """Return the keyword arguments that the signature of a mission's environment names."""
-    make = mission.env if callable(mission.env) else mission.factory()
-    makers: list[Any] = [make]
-    try:
-        if isinstance(make, FactoryByName):
-            makers = [make.maker()]
-        elif isinstance(make, ZooFactory):
-            makers = make.makers()
-        parameters = [one for maker in makers for one in inspect.signature(maker).parameters.values()]
-    except Exception as error:  # user code
-        text = f"The mission {mission.name!r} cannot be made: {type(error).__name__}: {error}"
-        raise BadEvaluation(text) from error
-    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    return {one.name for one in parameters if one.kind in kinds}
 
 
 # ---- files of missions ----------------------------------------------------------------------------------------------

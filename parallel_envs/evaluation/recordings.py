@@ -216,18 +216,14 @@ def record_videos(
             if reply.death is not None:
                 yield Video(None, record, f"rendering ended its process (exit code {reply.death.exitcode})")
             elif reply.failure is not None:
-                yield Video(None, record, _problem(reply.failure.type_name, reply.failure.message))
+                text, error = reply.failure.message, reply.failure.type_name
+                if "'render_mode'" in text:
+                    text += ". Videos need an environment that takes render_mode='rgb_array'."
+                elif any(word in text for word in ("OpenGL", "EGL", "glGetError")) and "MUJOCO_GL" not in os.environ:
+                    text += ". There is no display, and EGL was tried: install it (libegl1), or set MUJOCO_GL=osmesa."
+                yield Video(None, record, text if error.endswith(CannotRender.__name__) else f"{error}: {text}")
             else:
                 yield Video(path, record, _difference(record, reply.value))
-
-
-def _problem(error: str, message: str) -> str:
-    """Return why there is no video, with advice for the usual reasons."""
-    if "'render_mode'" in message:
-        message += ". Videos need an environment that takes render_mode='rgb_array'."
-    elif any(word in message for word in ("OpenGL", "EGL", "glGetError")) and "MUJOCO_GL" not in os.environ:
-        message += ". There is no display, and EGL was tried: install it (libegl1), or set MUJOCO_GL=osmesa."
-    return message if error.endswith(CannotRender.__name__) else f"{error}: {message}"
 
 
 def _difference(evaluated: EpisodeRecord, replayed: EpisodeRecord) -> str:
@@ -266,38 +262,31 @@ class VideoWorker:
         """Play the episode and write the video. Raise CannotRender if there were no images."""
         shown = EnvMaker(dataclasses.replace(mission, kwargs={**mission.kwargs, "render_mode": "rgb_array"}))
         templates = PolicyTemplates(self._candidates, spec.root, alone=bool(spec.alone))
-        with contextlib.closing(_VideoFile(path)) as video, one_thread(), contextlib.closing(templates):
-            context = EpisodeContext(maker=shown, templates=templates, config=self._config, watch=video.add_frame)
+        with contextlib.ExitStack() as stack:
+            writer: Any = None
+
+            def add_frame(env: Any) -> None:
+                nonlocal writer
+                frame = env.render()
+                if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[-1] != 3:
+                    raise CannotRender(
+                        f"With render_mode='rgb_array' the environment renders {type(frame).__name__}, not an image in "
+                        "colour (an array of height, width and 3)."
+                    )
+                if writer is None:  # the first frame has the size
+                    from moviepy.video.io.ffmpeg_writer import FFMPEG_VideoWriter
+
+                    height, width = frame.shape[:2]
+                    fps = float((getattr(env, "metadata", None) or {}).get("render_fps") or _FRAMES_PER_SECOND)
+                    writer = FFMPEG_VideoWriter(str(path), (width, height), fps, codec="libx264")
+                    stack.callback(writer.close)
+                writer.write_frame(np.ascontiguousarray(frame, np.uint8))
+
+            stack.enter_context(one_thread())
+            stack.callback(templates.close)
+            context = EpisodeContext(maker=shown, templates=templates, config=self._config, watch=add_frame)
             record = play_episode(spec, context)
         if not path.exists():
             failure = record.failure
             raise CannotRender("nothing was rendered" if failure is None else f"{failure.where}: {failure.message}")
         return record
-
-
-class _VideoFile:
-    """Writes frames to a video. The file is opened with the first frame, which has the size."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._writer: Any = None
-
-    def add_frame(self, env: Any) -> None:
-        frame = env.render()
-        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[-1] != 3:
-            raise CannotRender(
-                f"With render_mode='rgb_array' the environment renders {type(frame).__name__}, not an image in colour "
-                "(an array of height, width and 3)."
-            )
-        if self._writer is None:
-            from moviepy.video.io.ffmpeg_writer import FFMPEG_VideoWriter
-
-            height, width = frame.shape[:2]
-            fps = float((getattr(env, "metadata", None) or {}).get("render_fps") or _FRAMES_PER_SECOND)
-            self._writer = FFMPEG_VideoWriter(str(self._path), (width, height), fps, codec="libx264")
-        self._writer.write_frame(np.ascontiguousarray(frame, np.uint8))
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parallel_envs.evaluation.comparison import Comparison, CrossPlay, Rating
-from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
+from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult, Failure
 from parallel_envs.evaluation.statistics import (
     Interval,
     Summary,
@@ -42,7 +42,7 @@ def tables(result: EvaluationResult) -> Iterator[RenderableType]:
     table = FittingTable()
     for name in heads:
         table.add_column(name, justify="left" if name in ("mission", "policy") else "right")
-    for row, (_, _, _, ends_section) in zip(rows, _rows(result), strict=True):
+    for row, (*_, ends_section) in zip(rows, _rows(result), strict=True):
         table.add_row(*map(escape, row), end_section=ends_section)
     yield table
     yield from remarks(result)
@@ -50,20 +50,20 @@ def tables(result: EvaluationResult) -> Iterator[RenderableType]:
 
 def text_table(result: EvaluationResult, width: int) -> str:
     """Return the tables as plain text of at most `width` columns."""
-    text = io.StringIO()
-    console = Console(file=text, width=width, color_system=None)
-    for part in tables(result):
-        console.print(part)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    with console.capture() as captured:
+        for part in tables(result):
+            console.print(part)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
 def html_table(result: EvaluationResult) -> str:
     """Return the tables as HTML."""
     heads, rows = figures_of(result)
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    lines = ["".join(f"<th>{html.escape(name)}</th>" for name in heads)]
+    lines += ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
     below = "".join(f"<pre>{html.escape(text.plain)}</pre>" for text in remarks(result))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>{below}"
 
 
 def figures_of(result: EvaluationResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -138,20 +138,18 @@ def remarks(result: EvaluationResult) -> Iterator[Text]:
 
 def _failures_text(result: EvaluationResult) -> Text:
     """Return a line for each kind of failure, the most frequent first, with one of its episodes."""
-    kinds: dict[tuple[str, str, str], list[EpisodeRecord]] = {}
+    kinds: dict[tuple[str, str, str], list[tuple[EpisodeRecord, Failure]]] = {}
     for record in result.failures:
-        failure = record.failure
-        assert failure is not None
-        # Failures are alike if they differ in numbers only, such as those of processes.
-        kind = failure.kind, failure.error_type, re.sub(r"\d+", "", failure.message)
-        kinds.setdefault(kind, []).append(record)
+        if (failure := record.failure) is not None:
+            # Failures are alike if they differ in numbers only, such as those of processes.
+            kind = failure.kind, failure.error_type, re.sub(r"\d+", "", failure.message)
+            kinds.setdefault(kind, []).append((record, failure))
     lines = [f"{len(result.failures)} of {len(result.episodes)} episodes failed:"]
-    for records in sorted(kinds.values(), key=len, reverse=True)[:_MAX_FAILURES]:
-        record, failure = records[0], records[0].failure
-        assert failure is not None
+    for alike in sorted(kinds.values(), key=len, reverse=True)[:_MAX_FAILURES]:
+        record, failure = alike[0]
         text = " ".join(failure.message.split())
         text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} ..."
-        others = f", and {len(records) - 1} more" if len(records) > 1 else ""
+        others = f", and {len(alike) - 1} more" if len(alike) > 1 else ""
         place = ", ".join(part for part in (f"episode {record.episode}", failure.where) if part)
         lines.append(f"  {record.mission}, {place}{others}: {failure.error_type}: {text}")
     if len(kinds) > _MAX_FAILURES:
