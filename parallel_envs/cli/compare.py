@@ -88,10 +88,7 @@ def _cross_play_tables(result: EvaluationResult) -> Iterator[Table]:
     from parallel_envs.evaluation.tables import cross_play_table
 
     if all(pairing.first == pairing.second for pairing in pairings_of(result)):
-        raise ValueError(
-            "No two policies met in this evaluation. Give a second file, or evaluate with several policies (-p, -p) "
-            "and --versus."
-        )
+        raise ValueError("No two policies met in this evaluation. Give a second file, or evaluate with --versus.")
     for group in comparable_missions(result):
         part = dataclasses.replace(result, episodes=tuple(one for one in result.episodes if one.mission in group))
         if met := pairings_of(part):

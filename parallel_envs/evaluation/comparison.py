@@ -1,10 +1,5 @@
 """Comparison of policies: paired differences with a p-value, the cross-play matrix, and Elo ratings.
 
-    compare({"easy": [3.0, 4.0]}, {"easy": [2.0, 4.0]}, seed=7)
-    pairings = [Pairing("careful", "random", 3.0, 1.0), Pairing("random", "careful", 2.0, 2.0)]
-    cross_play(pairings).returns      # the mean return of each policy beside each other
-    elo_ratings(pairings)             # one number for each policy, from who did better than whom
-
 An episode that both policies played from the same seed is a pair. An episode that is harder than others lowers both
 of its scores and not their difference, so pairs need far fewer episodes than a comparison of two averages.
 
@@ -68,10 +63,7 @@ def compare(
     for mission in (mission for mission in first if mission in second):
         ours, theirs = np.asarray(first[mission], float), np.asarray(second[mission], float)
         if len(ours) != len(theirs):
-            raise ValueError(
-                f"Mission {mission!r} has {len(ours)} episodes of the first and {len(theirs)} of the second. Give "
-                "pairs: both scores of each episode."
-            )
+            raise ValueError(f"Mission {mission!r} has {len(ours)} episodes of the first, {len(theirs)} of the second.")
         strata.append(ours - theirs)
     if not strata and (first or second):
         names = (", ".join(map(str, one)) or "none" for one in (first, second))
@@ -142,7 +134,7 @@ def paired_scores(
     common = [key for key in ours if key in theirs]
     if not common:
         raise ValueError(
-            "No episode was played to its end by both from the same seed. Give both the same missions and seed."
+            "No episode was played to its end by both from the same seed. Give the same missions and seed."
         )
     missions = dict.fromkeys(mission for mission, _ in common)
     settings = [plain(result.settings) for result in (first, second)]
@@ -165,15 +157,10 @@ def _scores(name: str, result: Any, policy: Any) -> dict[tuple[str, int], float]
         raise TypeError(f"{name}={result!r} is not an EvaluationResult. Give what `evaluate` returned.")
     alone = list(dict.fromkeys(record.alone for record in result.episodes if record.alone))
     if policy is None and len(alone) > 1:
-        raise ValueError(
-            f"{name} has several policies, each on its own: {', '.join(map(repr, alone))}. Say which one is compared: "
-            f"{name}_policy=..."
-        )
+        raise ValueError(f"{name} has several policies, each on its own: {', '.join(alone)}. Give {name}_policy=...")
     known = {one for record in result.episodes for one in record.assignment.values()}
     if policy is not None and not is_one_of(policy, known):
-        raise ValueError(
-            f"{name}_policy={policy!r} played in no episode. Choose one of {sorted(known)}.{hint(policy, known)}"
-        )
+        raise ValueError(f"{name}_policy={policy!r} played in no episode of {sorted(known)}.{hint(policy, known)}")
     found = {}
     for record in result.episodes:
         score = record.score if policy is None else record.score_of(policy)

@@ -98,6 +98,17 @@ class EpisodeSpec:
         """Return the seed for the policy of the agent that joined as this one, counted from 0."""
         return self._node.child("agent", number).seed()
 
+    def record(self, candidates: Sequence[Candidate], places: Mapping[Agent, int], **fields: Any) -> EpisodeRecord:
+        """Return the record of the episode, whose agents had the candidates at these places."""
+        names = {agent: candidates[place].name for agent, place in places.items()}
+        own: dict[str, Any] = {
+            "mission": self.mission,
+            "episode": self.episode,
+            "alone": self.alone,
+            "seed": self.env_seed,
+        }
+        return EpisodeRecord(**own, assignment=names, **fields)
+
     def dealing(self) -> np.random.Generator:
         """Return the generator that shuffles the policies among the agents."""
         return self._node.child("dealing").generator()
@@ -136,8 +147,6 @@ def aborted_by(error: BaseException, kind: FailureKind, where: str) -> EpisodeAb
 
     The traceback of the failure begins at the last frame of this package's own code.
     """
-    if isinstance(error, EpisodeAborted):
-        return error
     reraise_ctrl_c(error)
     described = engine.Failure.of(error)
     name, message = described.type_name, described.message
@@ -155,6 +164,8 @@ def attributed_to(kind: FailureKind, where: str) -> Iterator[None]:
     """Turn any exception into `EpisodeAborted` by the fault of `kind`, except a Ctrl-C of the user."""
     try:
         yield
+    except EpisodeAborted:
+        raise
     except BaseException as error:  # user code: it may raise SystemExit, too
         raise aborted_by(error, kind, where) from error
 
@@ -277,26 +288,24 @@ class _Episode:
             self._steps.append((copy.deepcopy(dict(observations)),))
         watch(env)
         while self._length < config.max_steps:
-            where = f"step {self._length}"
             try:
                 agents = [agent for agent in env.agents if agent not in over]
-                seen = {agent: observations[agent] for agent in agents if agent in observations}
-            except BaseException as error:  # user code: it may raise SystemExit, too
-                raise aborted_by(error, "env", where) from error
-            if not agents:
-                if self._length == 0:
+                if not agents and self._length:
+                    return
+                if not agents:
                     text = "The environment began without agents: nothing was played."
                     raise EpisodeAborted(Failure(kind="env", error_type="ValueError", message=text, where="reset"))
-                return
-            if time.monotonic() > deadline:
-                raise EpisodeAborted(timeout_failure(config.episode_timeout or 0.0, where))
-            actions = source.act(seen, self._length)
-            if self._length == 0 and config.episode_timeout is not None:
-                deadline = time.monotonic() + config.episode_timeout  # from here on everything is loaded
-            try:
+                if time.monotonic() > deadline:
+                    raise EpisodeAborted(timeout_failure(config.episode_timeout or 0.0, f"step {self._length}"))
+                seen = {agent: observations[agent] for agent in agents if agent in observations}
+                actions = source.act(seen, self._length)
+                if self._length == 0 and config.episode_timeout is not None:
+                    deadline = time.monotonic() + config.episode_timeout  # from here on everything is loaded
                 observations, over = self._step(env, actions)
+            except EpisodeAborted:
+                raise
             except BaseException as error:  # user code: it may raise SystemExit, too
-                raise aborted_by(error, "env", where) from error
+                raise aborted_by(error, "env", f"step {self._length}") from error
             self._length += 1
             watch(env)
 
@@ -336,12 +345,9 @@ class _Episode:
                 terminations=terminations,
                 truncations=truncations,
             )
-        return EpisodeRecord(
-            mission=self._spec.mission,
-            episode=self._spec.episode,
-            alone=self._spec.alone,
-            seed=self._spec.env_seed,
-            assignment={agent: self._candidates[place].name for agent, place in self._places.items()},
+        return self._spec.record(
+            self._candidates,
+            self._places,
             returns=self._returns,
             length=self._length,
             success=self._success,

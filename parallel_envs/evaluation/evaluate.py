@@ -184,16 +184,11 @@ def evaluate(
         if not isinstance(path, str | Path | None) and not (name == "resume" and isinstance(path, EvaluationResult)):
             raise BadEvaluation(f"{name}={path!r} is not the path of a file.")
     if progress is not None and not all(callable(getattr(progress, name, None)) for name in ("begin", "note")):
-        raise BadEvaluation(
-            f"progress={progress!r} has no begin(work, done) and note(record). Give a Progress, or None."
-        )
+        raise BadEvaluation(f"progress={progress!r} has no begin(work, done) and note(record).")
     found, candidates = missions_of(missions, num_agents), candidates_of(policies, proportions, trust)
     alone = [] if versus or len(candidates) == 1 else [one.name for one in candidates]
     if alone and proportions is not None:
-        raise BadEvaluation(
-            f"proportions={proportions!r} says how policies share agents, and versus=False has each play on its own. "
-            "Give one of the two."
-        )
+        raise BadEvaluation(f"proportions={proportions!r} says how policies share agents, but each plays on its own.")
     specs = episode_specs([mission.name for mission in found], episodes, seed, alone)
     num_jobs = check_jobs(jobs, len(specs), len(cores_here()) if isinstance(jobs, str) else 0)
     everyone, single = _strategies_of(parallel_policy, strategy)
@@ -298,7 +293,7 @@ def _play(
     """Rehearse the missions and play these episodes. `parts`: fields of the result, which are filled in."""
     num_workers, own_processes = split_jobs(config.all_strategies, jobs, len(specs))
     alone, processes = bool(specs[0].alone), own_processes if jobs else None
-    given = missions, candidates, specs[0].root, config, Registrations.here()
+    given = missions, candidates, specs[0].root, config, Registrations.here() if jobs else None
     make = partial(EvaluationWorker, *given, num_processes=processes, alone=alone)
     with one_thread(), EvaluationWorkers(num_workers, context, preload, make, config.episode_timeout) as workers:
         workers.start()
@@ -340,10 +335,7 @@ def _strategies_of(parallel_policy: Any, strategy: Any) -> tuple[Strategy, dict[
         everyone = "auto" if parallel_policy else "sequential"
     if isinstance(strategy, str):
         if parallel_policy is not False:
-            raise BadEvaluation(
-                f"parallel_policy={parallel_policy!r} and strategy={strategy!r} both name a strategy for all agents. "
-                "Give one of them, or strategy={agent: name} for single agents."
-            )
+            raise BadEvaluation(f"{parallel_policy=} and {strategy=} both name a strategy for all agents.")
         return strategy, {}  # type: ignore[return-value]  # `EvaluationConfig` checks the name
     if not isinstance(strategy, Mapping | None):
         raise BadEvaluation(f"strategy={strategy!r} is neither a name nor a dict of names by agent.")
@@ -462,10 +454,7 @@ def earlier_records(
         check("policies=", policies, requested)
     for name, one in requested.items():
         if policies[name].get(DIGEST, one.get(DIGEST)) != one.get(DIGEST):
-            raise BadEvaluation(
-                f"{where} was made with a policy {name!r} whose code or files have changed since. Its numbers would "
-                "not be comparable with the rest: restore the old policy, or start a new evaluation."
-            )
+            raise BadEvaluation(f"{where} was made with a policy {name!r} whose code or files have changed since.")
     for name in (*now, "versus"):
         if name not in _MAY_DIFFER:
             default = True if name == "versus" else None

@@ -80,9 +80,7 @@ class Mission:
     def __post_init__(self) -> None:
         check_word(f"turns={self.turns!r} of the mission {self.name!r}", self.turns, TURNS)
         if not isinstance(self.kwargs, Mapping):
-            raise BadEvaluation(
-                f"kwargs={self.kwargs!r} of the mission {self.name!r} is not a dict of keyword arguments."
-            )
+            raise BadEvaluation(f"kwargs={self.kwargs!r} of the mission {self.name!r} is not a dict of arguments.")
         if isinstance(self.env, str):
             # Workers and readers of results files may have another working folder.
             object.__setattr__(self, "env", absolute(self.env))
@@ -225,9 +223,7 @@ def _check_known(name: str) -> None:
         text = f"The mission {name!r} is unknown.{advice}" if advice else str(error)
         raise BadEvaluation(text.replace("The environment", "The mission", 1)) from None
     if _FACTORY.fullmatch(name) and not is_installed(package):
-        raise BadEvaluation(
-            f"The mission {name!r} cannot be made: there is no module {package!r}.{advice_for(package)}"
-        )
+        raise BadEvaluation(f"The mission {name!r} is unknown: there is no module {package!r}.{advice_for(package)}")
 
 
 def _matching_names(pattern: str) -> list[str]:
@@ -260,17 +256,12 @@ def with_num_agents(mission: Mission, number: int) -> Mission:
     if isinstance(make, GymnasiumFactory):
         if number == 1:
             return mission
-        raise BadEvaluation(
-            f"The mission {mission.name!r} is a Gymnasium environment, which has one agent, and {number} are requested."
-        )
+        raise BadEvaluation(f"The mission {mission.name!r} has one agent, and {number} are requested.")
     for keyword in NUM_AGENTS:
         if keyword in mission.kwargs:
             if mission.kwargs[keyword] == number:
                 return mission
-            raise BadEvaluation(
-                f"The mission {mission.name!r} has {keyword}={mission.kwargs[keyword]!r}, and {number} agents are "
-                "requested. Give one of the two."
-            )
+            raise BadEvaluation(f"The mission {mission.name!r} has {keyword}={mission.kwargs[keyword]!r}, not {number}")
     try:
         makers = [make.maker()] if isinstance(make, FactoryByName) else [make]
         makers = make.makers() if isinstance(make, ZooFactory) else makers

@@ -134,23 +134,19 @@ def candidates_of(
         taken: dict[str, int] = {}
         named = []
         for given in policies if several else [policies]:
-            name = _default_name(given)
+            name = str(getattr(given, "__name__", type(given).__name__))
+            if isinstance(given, Candidate):
+                name = given.name
+            elif isinstance(given, PolicySpec):
+                name = given.data_path or given.class_path
+            elif isinstance(given, str):
+                parts = dict(part.partition("=")[::2] for part in given.split(",") if "=" in given)
+                name = parts.get("data") or parts.get("class") or given
             taken[name] = taken.get(name, 0) + 1
             named.append((name if taken[name] == 1 else f"{name} #{taken[name]}", given))
     check_names_differ("policy", [name for name, _ in named])
     found = [_candidate(name, given, trust) for name, given in named]
     return found if proportions is None else _with_proportions(found, proportions)
-
-
-def _default_name(given: Any) -> str:
-    if isinstance(given, Candidate):
-        return given.name
-    if isinstance(given, str):
-        parts = dict(part.partition("=")[::2] for part in given.split(",")) if "=" in given else {}
-        return parts.get("data") or parts.get("class") or given
-    if isinstance(given, PolicySpec):
-        return given.data_path or given.class_path
-    return str(getattr(given, "__name__", type(given).__name__))
 
 
 def _candidate(name: str, given: Any, trust: Sequence[str]) -> Candidate:
@@ -185,16 +181,11 @@ def _with_proportions(found: list[Candidate], given: Any) -> list[Candidate]:
             raise BadEvaluation(f"A proportion was given for {unknown[0]!r}, and {known}")
         numbers = [given.get(candidate.name, candidate.proportion) for candidate in found]
     if len(numbers) != len(found):
-        raise BadEvaluation(
-            f"proportions={given!r} are not {len(found)} numbers. Give one for each policy, in a list or by name."
-        )
+        raise BadEvaluation(f"proportions={given!r} are not {len(found)} numbers. Give one for each policy.")
     for name, number in zip(names, numbers, strict=True):
         is_number = isinstance(number, int | float) and not isinstance(number, bool)
         if not (is_number and math.isfinite(number) and number > 0):
-            raise BadEvaluation(
-                f"The proportion {number!r} of {name!r} is not a number above 0. Leave out a policy that shall not "
-                "play."
-            )
+            raise BadEvaluation(f"The proportion {number!r} of {name!r} is not a number above 0.")
     return [dataclasses.replace(one, proportion=float(number)) for one, number in zip(found, numbers, strict=True)]
 
 
@@ -226,11 +217,11 @@ def deal(candidates: Sequence[Candidate], agents: Sequence[Agent], generator: np
 class PolicyTemplate:
     """A policy in the state before it played. The template itself never plays; `copied` gives policies that do.
 
-    `make` makes the policy anew, if it cannot be copied.
+    `make` makes the policy anew, if it cannot be copied; without `make`, `copied` raises a TypeError with its name.
     """
 
-    def __init__(self, policy: Any, make: Callable[[], Any]) -> None:
-        self._copy = make
+    def __init__(self, policy: Any, make: Callable[[], Any] | None, name: str = "") -> None:
+        self._copy, self._name = make, name
         if not callable(getattr(policy, "function", None)):  # the deep copy of a function is the function itself
             with contextlib.suppress(Exception):  # user code: the policy may hold what cannot be copied
                 kept = copy.deepcopy(policy)
@@ -243,6 +234,11 @@ class PolicyTemplate:
 
     def copied(self, seed: int) -> Any:
         """Return a policy in the state of the template, with its generators seeded."""
+        if self._copy is None:
+            raise TypeError(
+                f"The policy {self._name!r} can be neither copied nor pickled, and each episode plays with a copy of "
+                "its own. Give a spec (parallel_envs.policies.PolicySpec), from which the policy is made."
+            )
         policy = self._copy()
         reseed(policy, seed)
         return policy
@@ -276,13 +272,12 @@ class PolicyTemplates:
             if candidate.held is not None:
                 source = dataclasses.replace(source, data_path=candidate.held.copy)
             spec = source.for_agent(agent, observation_space=observation_space, action_space=action_space, seed=seed)
-            make: Callable[[], Any] = partial(_make, spec, seed, candidate.held)
-            self._to_close.append(policy := make())
+            make: Callable[[], Any] | None = partial(_make, spec, seed, candidate.held)
+            self._to_close.append(policy := _make(spec, seed, candidate.held))
         else:
             is_batch = isinstance(source, BatchPolicy)
-            policy = SingleRow(source, observation_space) if is_batch else as_policy(agent, source)
-            make = partial(_refuse_to_copy, candidate.name)
-        template = PolicyTemplate(policy, make)
+            policy, make = SingleRow(source, observation_space) if is_batch else as_policy(agent, source), None
+        template = PolicyTemplate(policy, make, candidate.name)
         known.append((spaces, template))
         return template
 
@@ -292,7 +287,7 @@ class PolicyTemplates:
             candidate, self._common[place] = self.candidates[place], None
             source = candidate.source
             if not isinstance(source, PolicySpec) and callable(getattr(source, "agent_policy", None)):
-                self._common[place] = PolicyTemplate(source, partial(_refuse_to_copy, candidate.name))
+                self._common[place] = PolicyTemplate(source, None, candidate.name)
         return self._common[place]
 
     def close(self) -> None:
@@ -319,13 +314,6 @@ def _make(spec: PolicySpec, seed: int, held: HeldCheckpoint | None) -> Any:
         return policy
     close_policy(policy)
     return _make(spec, seed, held)
-
-
-def _refuse_to_copy(name: str) -> Any:
-    raise TypeError(
-        f"The policy {name!r} can be neither copied nor pickled, and each episode plays with a copy of its own. Give a "
-        "spec (parallel_envs.policies.PolicySpec), from which the policy is made."
-    )
 
 
 class EpisodePolicies:
@@ -440,10 +428,7 @@ def _copy_checkpoint(folder: Path, wanted: Path | None, name: str, spec: PolicyS
     for _ in range(_MAX_TRIES):
         path = wanted if wanted is not None else _newest_checkpoint(folder) if is_run else folder
         if path is None:
-            raise BadEvaluation(
-                f"The run {folder} of the policy {name!r} has no checkpoint yet. Evaluate it when its training has "
-                "written one."
-            )
+            raise BadEvaluation(f"The run {folder} of the policy {name!r} has no checkpoint yet. Train it first.")
         try:
             if is_run:
                 into.mkdir()

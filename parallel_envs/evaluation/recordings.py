@@ -1,15 +1,11 @@
 """Recordings of evaluated episodes: trajectories as archives of arrays, and videos.
 
-    save_episode(folder, record)                     # folder/simple_spread_v3-0007.npz, without pickle
-    read_episode(path).arrays["observations/agent_0"]
-    for video in record_videos(result, missions, policies, "worst", "videos"): ...
-
 An array has a row for each step in which the agent was present; `steps/...` has the numbers of these steps if the agent
 was not present in all of them. Observations and actions that are dicts or tuples have an array for each part:
 `observations/agent_0/camera`. Values whose shape changes from step to step are kept as text.
 
 Rendering costs time and may need a display, so it is no part of the evaluation: each episode is played again from its
-seed, in a worker process of its own, where a renderer cannot harm the evaluation. Videos need moviepy (extra `video`).
+seed, in a worker process of its own. Videos need moviepy (extra `video`).
 """
 
 from __future__ import annotations
@@ -69,9 +65,7 @@ class SavedEpisode:
 def save_episode(folder: str | Path, record: EpisodeRecord) -> Path:
     """Write an episode to the folder, which is created if it is missing. Return the path of the file."""
     if record.trajectory is None:
-        raise ValueError(
-            f"Episode {record.episode} of {record.mission!r} has no trajectory. Evaluate with trajectories=True."
-        )
+        raise ValueError(f"{record.key} has no trajectory. Evaluate with trajectories=True.")
     path = episode_file(folder, record)
     path.parent.mkdir(parents=True, exist_ok=True)
     header = {"kind": KIND, "schema": SCHEMA, "record": record_values(record)}
@@ -270,8 +264,7 @@ class VideoWorker:
                 frame = env.render()
                 if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[-1] != 3:
                     raise CannotRender(
-                        f"With render_mode='rgb_array' the environment renders {type(frame).__name__}, not an image in "
-                        "colour (an array of height, width and 3)."
+                        f"{type(frame).__name__} was rendered with render_mode='rgb_array', not an image"
                     )
                 if writer is None:  # the first frame has the size
                     from moviepy.video.io.ffmpeg_writer import FFMPEG_VideoWriter

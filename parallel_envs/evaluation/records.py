@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import html
 import io
 import json
 import math
@@ -93,9 +94,7 @@ class EvaluationConfig:
             value = getattr(self, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and 0.0 < value < math.inf):
-                raise BadEvaluation(
-                    f"{name}={value!r} is not a number of seconds. Give one above 0, or None for no limit."
-                )
+                raise BadEvaluation(f"{name}={value!r} is not a number of seconds above 0, nor None for no limit.")
         check_word(f"parallel_policy={self.strategy!r}", self.strategy, STRATEGIES)
 
     def strategy_of(self, agent: Any) -> Strategy:
@@ -264,9 +263,7 @@ class EvaluationResult:
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook."""
-        from parallel_envs.evaluation.tables import html_table
-
-        return html_table(self)
+        return f"<pre>{html.escape(self.to_table())}</pre>"
 
     @property
     def failures(self) -> tuple[EpisodeRecord, ...]:
@@ -349,10 +346,8 @@ class EvaluationResult:
         except OSError as error:
             raise BadDocument(f"{path} cannot be read: {error.strerror}.") from error
         except (ValueError, RecursionError) as error:
-            raise BadDocument(
-                f"{path} is not JSON ({error}). Give a file that `parallel-envs eval --output` wrote."
-            ) from error
-        return from_document(document, str(path))
+            raise BadDocument(f"{path} is not JSON ({error}). {_ADVICE}") from error
+        return _from_document(document, str(path))
 
 
 def write_text(text: str, path: str | Path | None) -> str:
@@ -366,6 +361,7 @@ def write_text(text: str, path: str | Path | None) -> str:
 
 SCHEMA = 1
 KIND = "parallel_envs evaluation"
+_ADVICE = "Give a file that `parallel-envs eval --output` wrote."
 
 Values = dict[str, Any]
 
@@ -420,15 +416,11 @@ def to_document(result: EvaluationResult) -> Values:
     }
 
 
-def from_document(document: Any, where: str = "The document") -> EvaluationResult:
-    """Return the evaluation in a document. Raise BadDocument if it is not one. `where`: its name in errors."""
+def _from_document(document: Any, where: str) -> EvaluationResult:
     if not isinstance(document, Mapping) or document.get("kind") != KIND:
-        raise BadDocument(f"{where} is not an evaluation. Give a file that `parallel-envs eval --output` wrote.")
+        raise BadDocument(f"{where} is not an evaluation. {_ADVICE}")
     if document.get("schema") != SCHEMA:
-        raise BadDocument(
-            f"{where} has schema {document.get('schema')!r}, and this version reads {SCHEMA}. Evaluate anew, or read "
-            "it with the version that wrote it."
-        )
+        raise BadDocument(f"{where} has schema {document.get('schema')!r}, and this version reads {SCHEMA}.")
     try:
         _check_types(document, _DOCUMENT_TYPES)
         _check_types(document["settings"], _SETTINGS_TYPES)

@@ -82,7 +82,7 @@ class Rehearsal:
 class EvaluationWorker:
     """The object in each worker: it makes policies once, and plays episodes, one at a time.
 
-    `registrations`: environments that the caller has registered with Gymnasium or PettingZoo. `num_processes`: how many
+    `registrations`: environments that the caller of other processes has registered. `num_processes`: how many
     processes the worker may start for the actions of agents; None: one for each core.
     """
 
@@ -92,12 +92,13 @@ class EvaluationWorker:
         candidates: Sequence[Candidate],
         seed: int,
         config: EvaluationConfig,
-        registrations: Registrations,
+        registrations: Registrations | None,
         *,
         num_processes: int | None,
         alone: bool = False,
     ) -> None:
-        registrations.install()
+        if registrations is not None:
+            registrations.install()
         self._templates = PolicyTemplates(candidates, seed, alone=alone)
         self._pool = _NoProcesses() if num_processes == 0 else PolicyPool(num_processes)
         self._contexts = {
@@ -315,7 +316,11 @@ class EvaluationWorkers:
                 elif time.monotonic() <= deadline:
                     continue
                 elif self._timeout is None:
-                    self._warn(worker, arguments[0])
+                    _log.warning(
+                        "Episode %d of %r has been running in worker %d for %.0f minutes. It goes on. To make such "
+                        "episodes fail, give episode_timeout (--episode-timeout).\n%s",
+                        *(arguments[0].episode, arguments[0].mission, worker, _LONG_SECONDS / 60, pool.stack(worker)),
+                    )
                     self._busy[worker] = arguments, request, math.inf
                     continue
                 else:
@@ -325,17 +330,6 @@ class EvaluationWorkers:
                 del self._busy[worker]
                 if queue.finish(arguments, result, failure):
                     self._stale.add(worker)
-
-    def _warn(self, worker: int, spec: EpisodeSpec) -> None:
-        _log.warning(
-            "Episode %d of %r has been running in worker %d for %.0f minutes. It goes on. To make such episodes fail, "
-            "give episode_timeout (--episode-timeout).\n%s",
-            spec.episode,
-            spec.mission,
-            worker,
-            _LONG_SECONDS / 60,
-            self._pool.stack(worker),
-        )
 
     def peak_bytes(self) -> tuple[int, ...]:
         """Return the most memory that each worker has had, for the workers that answer in time."""
@@ -482,15 +476,7 @@ class EpisodeQueue(WorkQueue):
         record, key = result, spec.mission_key
         if not isinstance(record, EpisodeRecord):  # the worker died or was killed
             dealt = places(spec, self._candidates, self._rehearsals[key].agents)
-            record = EpisodeRecord(
-                mission=spec.mission,
-                episode=spec.episode,
-                alone=spec.alone,
-                seed=spec.env_seed,
-                assignment={agent: self._candidates[place].name for agent, place in dealt.items()},
-                failure=failure,
-                attempts=attempt,
-            )
+            record = spec.record(self._candidates, dealt, failure=failure, attempts=attempt)
         self._num_ended[key] += 1
         self._seconds[key] += (record.seconds - self._seconds[key]) / self._num_ended[key]
         failure = record.failure

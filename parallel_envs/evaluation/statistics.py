@@ -1,8 +1,5 @@
 """Statistics of scores: mean, standard error, interquartile mean with a bootstrap interval, success rate.
 
-    summarise({"easy": [3.0, 4.0], "hard": [1.0, 0.0]}, failed=1, seed=7)
-    bootstrap_interval([[3.0, 4.0, 3.5], [1.0, 0.0, 2.0]], interquartile_mean, seed=7)
-
 Scores come in strata, one for each mission. Missions differ by more than chance, so the bootstrap resamples within each
 stratum, with replacement. An episode that failed has no return: it is counted, not averaged.
 """

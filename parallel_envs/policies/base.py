@@ -239,8 +239,5 @@ def as_batch_policy(policy: Any) -> BatchPolicy:
     if not is_class and callable(getattr(policy, "step", None)) and callable(getattr(policy, "reset", None)):
         return LiftedPolicy(policy)
     if is_class or not callable(policy):
-        raise TypeError(
-            f"{policy!r} is not a policy. Give a BatchPolicy, an AgentPolicy (with step and reset), or a function from "
-            "an observation to an action."
-        )
+        raise TypeError(f"{policy!r} is not a policy: a BatchPolicy, an AgentPolicy, or a function of an observation.")
     return FunctionPolicy(policy)

@@ -60,14 +60,14 @@ ODD = object()
         ({"policies": "randm"}, r"The policy 'randm' is unknown\. .* Did you mean 'random'\?"),
         ({"proportions": 1}, "proportions=1 are not 1 numbers. Give one for each policy"),
         ({"proportions": "1,2"}, "proportions='1,2' are not 1 numbers"),
-        ({"versus": False, "policies": ["random", "noop"], "proportions": [1, 1]}, r"each play on its own\. Give one"),
+        ({"versus": False, "policies": ["random", "noop"], "proportions": [1, 1]}, r"each plays on its own"),
         # a policy that no agent would get
         ({"missions": "CartPole-v1", "policies": ["random", "noop"]}, "share at most 1 agents, so 'noop' would never"),
         ({"policies": ["random", "noop"], "proportions": [100, 1]}, "share at most 3 agents, so 'noop' would never"),
         # how many agents
-        ({"missions": "CartPole-v1", "num_agents": 4}, "Gymnasium environment, which has one agent, and 4 are requ"),
+        ({"missions": "CartPole-v1", "num_agents": 4}, "has one agent, and 4 are requested"),
         ({"num_agents": 4}, "takes no number of agents by any of the keywords .* agents, fatal_seed"),
-        ({"missions": "mpe2.simple_spread_v3?N=3", "num_agents": 4}, "has N=3, and 4 agents are requested"),
+        ({"missions": "mpe2.simple_spread_v3?N=3", "num_agents": 4}, "has N=3, not 4"),
         (
             {"missions": {"m": Mission(name="a", env=crowded, kwargs={"num_agents": 2})}, "num_agents": 4},
             "'m' has num_agents=2",

@@ -244,7 +244,7 @@ def test_results_are_compared_by_seed_without_the_episodes_that_failed_for_one(t
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        (result({2: 1.0}), "Give both the same missions and seed"),
+        (result({2: 1.0}), "Give equal missions and seeds"),
         (result({1: 1.0}, missions={"m": {"env": "E-v1", "kwargs": {"size": (5, 5)}}}), "The mission 'm' is {'env': "),
         (result({1: 1.0}, max_steps=5), "Episodes have up to 100 steps in the first and 5 in the second"),
     ],
