@@ -91,11 +91,9 @@ class Limits:
     """Limits of control groups, as containers and service managers set them. None: no limit."""
 
     cores: float | None = None
-    memory_bytes: int | None = None
-    """The limit of all processes of the group together."""
+    memory_bytes: int | None = None  # the limit of all processes of the group together
     memory_used_bytes: int = 0
-    processes: int | None = None
-    """Threads count as processes."""
+    processes: int | None = None  # threads count as processes
     processes_used: int = 0
 
 
@@ -105,8 +103,7 @@ class Trial:
 
     seconds: float | None = None
     error: str | None = None
-    memory_bytes_each: int = 0
-    """The own memory of a worker that holds a Gymnasium environment and nothing else."""
+    memory_bytes_each: int = 0  # the own memory of a worker that holds a Gymnasium environment and nothing else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,18 +117,12 @@ class Machine:
     usable_cores: int
     limits: Limits = field(default_factory=Limits)
     memory_available_bytes: int | None
-    descriptors: int | None
-    """The number of files that this process may hold open (`ulimit -n`)."""
-    most_descriptors: int | None
-    """The highest number of files that it may request."""
-    user_processes: int | None
-    """The number of processes and threads that this user may have (`ulimit -u`)."""
-    shared_memory_error: str | None
-    """The error if memory cannot be shared with workers."""
-    watches_processes: bool
-    """Whether the system tells when a process ends."""
-    trials: Mapping[str, Trial]
-    """By start method."""
+    descriptors: int | None  # the number of files that this process may hold open (`ulimit -n`)
+    most_descriptors: int | None  # the highest number of files that it may request
+    user_processes: int | None  # the number of processes and threads that this user may have (`ulimit -u`)
+    shared_memory_error: str | None  # the error if memory cannot be shared with workers
+    watches_processes: bool  # whether the system tells when a process ends
+    trials: Mapping[str, Trial]  # by start method
     versions: Mapping[str, str | None]
 
 

@@ -304,13 +304,8 @@ def _play(outputs: Outputs, **arguments: Any) -> tuple[EvaluationResult, bool]:
     from parallel_envs.evaluation import evaluate as play
     from parallel_envs.evaluation.evaluate import PolicyNeverPlays
 
-    usual = warnings.showwarning
-
-    def show_in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, PolicyNeverPlays):
-            typer.echo(str(message), err=True)
-        else:
-            usual(message, category, *where, **more)
+    def show_in_a_line(message: Warning | str, *where: Any, **more: Any) -> None:
+        typer.echo(str(message), err=True)
 
     with shown() as progress, warnings.catch_warnings():
         warnings.simplefilter("always", PolicyNeverPlays)

@@ -98,10 +98,8 @@ class Outputs:
     save_episodes: Path | None
     record: Recorded | None
     videos: Path
-    complete: bool = True
-    """Whether everything could be written."""
-    num_saved: int = 0
-    """The number of episodes that were written to `save_episodes`."""
+    complete: bool = True  # whether everything could be written
+    num_saved: int = 0  # the number of episodes that were written to `save_episodes`
 
     def check(self) -> None:
         """Create the folders. Raise an error for an output that cannot be written, before anything is played."""

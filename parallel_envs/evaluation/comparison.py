@@ -42,8 +42,7 @@ class Comparison:
     n: int
     mean_difference: float | None
     standard_error: float | None
-    interval: Interval | None
-    """The 95 % interval of the mean difference, by a bootstrap within each mission."""
+    interval: Interval | None  # the 95 % interval of the mean difference, by a bootstrap within each mission
     wins: int
     ties: int
     losses: int
@@ -208,8 +207,7 @@ class CrossPlay:
     """A square table: `returns[row][column]` is the mean return of policy `row` beside policy `column`."""
 
     policies: tuple[str, ...]
-    returns: tuple[tuple[float | None, ...], ...]
-    """None where the two never met."""
+    returns: tuple[tuple[float | None, ...], ...]  # None where the two never met
     counts: tuple[tuple[int, ...], ...]
 
 
@@ -240,8 +238,7 @@ def _policies(pairings: Iterable[Pairing]) -> tuple[str, ...]:
 
 # ---- Elo ratings ----------------------------------------------------------------------------------------------------
 
-AVERAGE = 1_000.0
-"""The mean of all ratings."""
+AVERAGE = 1_000.0  # the mean of all ratings
 _SCALE = 400.0  # rating points that make the odds of winning ten times as high
 _MAX_ITERATIONS, _TOLERANCE = 100, 1e-9
 _RESAMPLES = 500
@@ -252,8 +249,7 @@ class Rating:
     """The strength of a policy: 400 points more make the odds of doing better ten times as high."""
 
     elo: float
-    interval: Interval | None
-    """The 95 % interval, by resampling the pairings."""
+    interval: Interval | None  # the 95 % interval, by resampling the pairings
     games: int
 
 

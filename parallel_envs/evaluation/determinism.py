@@ -18,9 +18,9 @@ from parallel_envs.engine.child_setup import THREAD_VARIABLES
 from parallel_envs.seeding import SeedTree
 
 _MAX_DEPTH, _MAX_PARTS = 4, 100  # how far a policy is searched for generators
-_lock = threading.Lock()
-_undo: list[contextlib.ExitStack] = []
-"""One entry for each thread that is inside `one_thread`. The first entry holds what is to be restored."""
+_lock, _undo = threading.Lock(), contextlib.ExitStack()
+_inside: list[object] = []
+"""One entry for each thread that is inside `one_thread`. The last one that leaves closes `_undo`."""
 
 
 @contextlib.contextmanager
@@ -56,24 +56,22 @@ def one_thread() -> Iterator[None]:
     """
     from threadpoolctl import threadpool_limits
 
-    undo = contextlib.ExitStack()
+    entry = object()
     try:
         with _lock:
-            _undo.append(undo)
-            if len(_undo) == 1:
-                undo.callback(_restore, {name: os.environ.get(name) for name in THREAD_VARIABLES}, _torch_threads())
+            _inside.append(entry)
+            if len(_inside) == 1:
+                _undo.callback(_restore, {name: os.environ.get(name) for name in THREAD_VARIABLES}, _torch_threads())
                 os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
-                undo.enter_context(threadpool_limits(1))
+                _undo.enter_context(threadpool_limits(1))
                 limit_torch()
         yield
     finally:
         with _lock:
-            if undo in _undo:
-                first = _undo[0]
-                _undo.remove(undo)
-                if _undo and undo is first:
-                    _undo[0].push(undo.pop_all())
-        undo.close()
+            if entry in _inside:
+                _inside.remove(entry)
+            if not _inside:
+                _undo.close()
 
 
 def _torch_threads() -> int | None:

@@ -54,8 +54,6 @@ _log = logging.getLogger(__name__)
 Keep = Callable[[EpisodeRecord], object]
 """A function that gets each record with its trajectory."""
 
-_MAY_DIFFER = ("missions", "policies", "episodes")
-"""Settings that are not compared as a whole: more missions and episodes do not change the episodes so far."""
 _LEAST_SECONDS, _MOST_SHARE = 1.0, 0.05  # between two writings; the share of the time that they may take
 
 _here = CallGuard("evaluate")
@@ -446,19 +444,16 @@ def earlier_records(
             )
 
     policies, requested = before.get("policies"), now["policies"]
-    is_dict = isinstance(policies, dict) and all(isinstance(one, dict) for one in policies.values())
-    # Their order counts, too: agents are dealt out by it. Checkpoints were compared when they were copied.
-    if is_dict:
-        check("policies=", _comparable(policies, requested), _comparable(requested, policies))
-    else:
+    if not isinstance(policies, dict) or not all(isinstance(one, dict) for one in policies.values()):
         check("policies=", policies, requested)
+    # Their order counts, too: agents are dealt out by it. Checkpoints were compared when they were copied.
+    check("policies=", _comparable(policies, requested), _comparable(requested, policies))
     for name, one in requested.items():
         if policies[name].get(DIGEST, one.get(DIGEST)) != one.get(DIGEST):
             raise BadEvaluation(f"{where} was made with a policy {name!r} whose code or files have changed since.")
-    for name in (*now, "versus"):
-        if name not in _MAY_DIFFER:
-            default = True if name == "versus" else None
-            check(f"{name}=", before.get(name, default), now.get(name, default))
+    check("versus=", before.get("versus", True), now.get("versus", True))
+    for name in [one for one in now if one not in ("missions", "policies", "episodes", "versus")]:
+        check(f"{name}=", before.get(name), now[name])
     for name, mission in now["missions"].items():
         check(f"the mission {name!r}: ", (before.get("missions") or {}).get(name, mission), mission)
     wanted = {spec.key: spec.env_seed for spec in specs}

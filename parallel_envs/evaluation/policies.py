@@ -516,11 +516,9 @@ def _parts_of_spec(spec: PolicySpec, apart_from: Collection[Path]) -> Iterator[b
 
 
 def _hash_of_file(file: Path) -> bytes:
-    try:
-        with file.open("rb") as opened:
-            return hashlib.file_digest(opened, "blake2b").digest()
-    except OSError:  # making the policy reports the error
-        return b""
+    with contextlib.suppress(OSError), file.open("rb") as opened:
+        return hashlib.file_digest(opened, "blake2b").digest()
+    return b""  # making the policy reports the error
 
 
 def _parts_of_object(source: Any) -> Iterator[bytes]:

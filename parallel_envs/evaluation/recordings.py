@@ -140,8 +140,7 @@ class Video:
     """A video of an episode, or the problem that prevented it."""
 
     path: Path | None
-    record: EpisodeRecord
-    """The episode as it was evaluated."""
+    record: EpisodeRecord  # the episode as it was evaluated
     problem: str = ""
     """Why there is no video, or why it may not show what was evaluated. Empty if all is well."""
 

@@ -125,8 +125,7 @@ class Failure:
     """The reason why an episode has no result."""
 
     kind: FailureKind
-    error_type: str
-    """The name of the exception, such as `ValueError` or `WorkerDied`."""
+    error_type: str  # the name of the exception, such as `ValueError` or `WorkerDied`
     message: str
     traceback: str = ""
     """The remote traceback, or the last output or stack of a worker that died or hung, if it is known."""

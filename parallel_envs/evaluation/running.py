@@ -50,16 +50,14 @@ from parallel_envs.wrappers.sharing import check_together, stuck
 Agent = Any
 _log = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 2
-"""An episode that failed is played once more."""
+MAX_ATTEMPTS = 2  # an episode that failed is played once more
 
 _LOOK_UP_SECONDS = 0.5  # between checks of the deadlines, while nothing happens
 _GRACE_SECONDS, _FRESH_GRACE_SECONDS = 5.0, 30.0
 """How much later than an episode's deadline a worker may answer. The worker itself checks the deadline as long as it
 can. Loading and compiling before an episode's first step does not count there; a fresh worker has most of it to do."""
 _MEMORY_SECONDS = 1.0  # for workers to answer how much memory they had
-_LONG_SECONDS = 600.0
-"""Without an episode timeout: a task that takes longer is logged as a warning, once."""
+_LONG_SECONDS = 600.0  # without an episode timeout: a task that takes longer is logged as a warning, once
 _AUTO_STEPS = 6  # of which "auto" measures five
 
 

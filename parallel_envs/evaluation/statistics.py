@@ -36,22 +36,17 @@ _QUIET: dict[str, Any] = {"invalid": "ignore", "over": "ignore"}
 class Summary:
     """Statistics of some episodes. A figure that needs more episodes is None."""
 
-    n: int
-    """The number of episodes without a failure. The figures are made of these."""
-    failed: int
-    """The number of episodes that failed. They count as failures in `success_rate`, and nowhere else."""
+    n: int  # the number of episodes without a failure. The figures are made of these
+    failed: int  # the number of episodes that failed. They count as failures in `success_rate`, and nowhere else
     mean: float | None
     standard_error: float | None
     iqm: float | None
-    iqm_interval: Interval | None
-    """The 95 % interval of the interquartile mean, by a bootstrap within each stratum."""
-    success_rate: float | None
-    """None if the environment does not tell successes."""
+    iqm_interval: Interval | None  # the 95 % interval of the interquartile mean, by a bootstrap within each stratum
+    success_rate: float | None  # None if the environment does not tell successes
     mixed: bool = False
     """Whether agents of several policies played in some of these episodes. The figures are of the policy's own agents,
     but depend on the other policies."""
-    late: int = 0
-    """The number of late actions that were replaced. 0 unless there was an `action_timeout`."""
+    late: int = 0  # the number of late actions that were replaced. 0 unless there was an `action_timeout`
 
 
 def summarise(
