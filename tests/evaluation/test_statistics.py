@@ -244,7 +244,7 @@ def test_results_are_compared_by_seed_without_the_episodes_that_failed_for_one(t
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        (result({2: 1.0}), "Give equal missions and seeds"),
+        (result({2: 1.0}), "Give the same missions and seed"),
         (result({1: 1.0}, missions={"m": {"env": "E-v1", "kwargs": {"size": (5, 5)}}}), "The mission 'm' is {'env': "),
         (result({1: 1.0}, max_steps=5), "Episodes have up to 100 steps in the first and 5 in the second"),
     ],
@@ -255,7 +255,7 @@ def test_evaluations_of_other_episodes_cannot_be_compared(other: EvaluationResul
 
 
 def test_numbers_without_a_partner_cannot_be_compared() -> None:
-    with pytest.raises(ValueError, match="'m' has 2 episodes of the first and 1 of the second"):
+    with pytest.raises(ValueError, match="'m' has 2 episodes of the first, 1 of the second"):
         compare({"m": [1.0, 2.0]}, {"m": [1.0]})
     with pytest.raises(ValueError, match="no mission in common: easy beside hard"):
         compare({"easy": [1.0]}, {"hard": [1.0]})

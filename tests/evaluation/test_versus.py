@@ -102,7 +102,7 @@ def test_two_policies_stand_side_by_side_and_are_compared(tmp_path: Path) -> Non
     assert refused.exit_code == 2
     assert "has several policies, each on its own: 'random', 'noop'. Give that file alone" in told(refused)
     found = EvaluationResult.from_json(file)
-    with pytest.raises(ValueError, match="Say which one is compared: first_policy="):
+    with pytest.raises(ValueError, match="Give first_policy="):
         compare_results(found, found)
     assert compare_results(found, found, first_policy="random", second_policy="noop").n == 4
     missed = command(*words, "--fail-below", "CartPole-v1:mean=1000")
