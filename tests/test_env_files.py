@@ -224,4 +224,4 @@ def test_two_files_of_one_name_are_told_to_be_renamed(tmp_path: Path) -> None:
     words = (part for name in ("a", "b") for part in ("-m", f"{tmp_path}/{name}/env.py:Corridor"))
     done = command("eval", *words, "-p", "random")
     assert done.exit_code == 2
-    assert "results name a file by its name, without its folder. Rename one of the files" in done.stderr
+    assert "results could not tell them apart. Leave one out, or give a dict" in done.stderr

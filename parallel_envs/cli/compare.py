@@ -44,7 +44,7 @@ def compare(
                 if len(names := _policies_alone(result)) > 1:
                     raise ValueError(
                         f"{file} has several policies, each on its own: {', '.join(map(repr, names))}. Give that file "
-                        "alone to compare them, or evaluate one policy for each file."
+                        "alone to compare them."
                     )
             tables = [comparison_table(_comparisons(one, other))]
         elif len(policies := _policies_alone(one)) > 1:
@@ -88,10 +88,7 @@ def _cross_play_tables(result: EvaluationResult) -> Iterator[Table]:
     from parallel_envs.evaluation.tables import cross_play_table
 
     if all(pairing.first == pairing.second for pairing in pairings_of(result)):
-        raise ValueError(
-            "No two policies met in this evaluation. Give a second file, or evaluate with several policies (-p, -p) "
-            "and --versus."
-        )
+        raise ValueError("No two policies met in this evaluation. Give a second file, or evaluate with --versus.")
     for group in comparable_missions(result):
         part = dataclasses.replace(result, episodes=tuple(one for one in result.episodes if one.mission in group))
         if met := pairings_of(part):

@@ -1,19 +1,29 @@
-"""`parallel-envs doctor`: what would go wrong with worker processes on this machine."""
+"""`parallel-envs doctor`: what would go wrong with worker processes on this machine.
+
+look(start_methods) -> Machine        facts, found out by trying; nothing here judges them
+findings(machine, num_workers)        judgements from the facts alone
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import json
-from typing import TYPE_CHECKING, Annotated
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
+from parallel_envs import __version__
+from parallel_envs.choices import StartMethod
 from parallel_envs.cli.outputs import console
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from parallel_envs.cli.machine import Finding, Machine
 
 _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[bold red]problem[/]"}
 
@@ -31,7 +41,6 @@ def doctor(
 
     Example: parallel-envs doctor --workers 64
     """
-    from parallel_envs.cli.machine import findings, look
     from parallel_envs.engine import START_METHODS
 
     machine = look(START_METHODS)
@@ -61,3 +70,294 @@ def _show(machine: Machine, found: Sequence[Finding]) -> None:
     lines.append("Worker processes work here." if not problems else f"Problems: {problems}.")
     for line in lines:
         shown.print(line, markup=False, highlight=False)
+
+
+# ---- facts ----------------------------------------------------------------------------------------------------------
+
+DISTRIBUTIONS = (
+    *("numpy", "gymnasium", "pettingzoo", "cloudpickle", "pydantic", "typer", "rich", "pyyaml"),
+    *("torch", "safetensors", "tensorboard", "cpprb", "moviepy"),
+    *("mujoco", "ale-py", "mpe2", "lbforaging", "metaworld", "mettagrid"),
+)
+"""Libraries whose versions are shown: of the core, then of the extras."""
+
+TRIAL_WORKERS = 2
+_TRIAL_SECONDS = 60.0
+_UNLIMITED = 1 << 60  # control groups of version 1 say "no limit" by a number near the largest
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of control groups, as containers and service managers set them. None: no limit."""
+
+    cores: float | None = None
+    memory_bytes: int | None = None  # the limit of all processes of the group together
+    memory_used_bytes: int = 0
+    processes: int | None = None  # threads count as processes
+    processes_used: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """The outcome of starting a few workers by one start method, each with an environment."""
+
+    seconds: float | None = None
+    error: str | None = None
+    memory_bytes_each: int = 0  # the own memory of a worker that holds a Gymnasium environment and nothing else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Facts of a machine. None: not known, or no limit."""
+
+    system: str
+    release: str
+    python: str
+    cores: int
+    usable_cores: int
+    limits: Limits = field(default_factory=Limits)
+    memory_available_bytes: int | None
+    descriptors: int | None  # the number of files that this process may hold open (`ulimit -n`)
+    most_descriptors: int | None  # the highest number of files that it may request
+    user_processes: int | None  # the number of processes and threads that this user may have (`ulimit -u`)
+    shared_memory_error: str | None  # the error if memory cannot be shared with workers
+    watches_processes: bool  # whether the system tells when a process ends
+    trials: Mapping[str, Trial]  # by start method
+    versions: Mapping[str, str | None]
+
+
+def look(start_methods: tuple[StartMethod, ...]) -> Machine:
+    """Return the facts of this machine. Starts workers by each of these methods."""
+    from parallel_envs.engine import SharedBlock
+
+    def soft_and_hard(name: str) -> list[int | None]:
+        try:
+            import resource
+        except ImportError:  # not a Unix system
+            return [None, None]
+        unlimited = resource.RLIM_INFINITY
+        return [None if one == unlimited else one for one in resource.getrlimit(getattr(resource, name))]
+
+    shared_memory_error, watches = None, True
+    try:
+        block = SharedBlock.create(1 << 20)
+        block.buffer[:8] = b"12345678"
+        block.close()
+    except OSError as error:
+        shared_memory_error = str(error)
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        watches = False
+    versions: dict[str, str | None] = {"parallel-envs": __version__}
+    for name in DISTRIBUTIONS:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    descriptors, most_descriptors = soft_and_hard("RLIMIT_NOFILE")
+    return Machine(
+        system=platform.system(),
+        release=platform.release(),
+        python=platform.python_version(),
+        cores=os.cpu_count() or 1,
+        usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        limits=limits(),
+        memory_available_bytes=_kilobytes(Path("/proc/meminfo"), "MemAvailable:"),
+        descriptors=descriptors,
+        most_descriptors=most_descriptors,
+        # The limit does not hold for the superuser.
+        user_processes=None if os.geteuid() == 0 else soft_and_hard("RLIMIT_NPROC")[0],
+        shared_memory_error=shared_memory_error,
+        watches_processes=watches,
+        trials={method: try_start_method(method) for method in start_methods},
+        versions=versions,
+    )
+
+
+def try_start_method(method: StartMethod) -> Trial:
+    """Start two workers, make an environment in each, and stop them."""
+    import gymnasium
+
+    from parallel_envs.engine import HOST, PoolSettings, open_pool, start_supervisor
+
+    try:
+        start_supervisor()
+        began = time.perf_counter()
+        settings = PoolSettings(context=method, name="trial", start_timeout=_TRIAL_SECONDS)
+        with contextlib.closing(open_pool(TRIAL_WORKERS, settings)) as pool:
+            request = pool.call_all(HOST, "build", pool.new_key(), gymnasium.make, "CartPole-v1")
+            if not pool.wait(request, _TRIAL_SECONDS):
+                return Trial(error=f"the workers did not answer within {_TRIAL_SECONDS:g} s")
+            if request.replies:
+                return Trial(error=f"a worker failed: {next(iter(request.replies.values()))}")
+            seconds, pids = time.perf_counter() - began, [pool.pid(worker) for worker in pool.all_workers]
+            memory = [_kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss:") or 0 for pid in pids]
+            return Trial(seconds=seconds, memory_bytes_each=max(memory))
+    except Exception as error:  # noqa: BLE001  # any error is a finding
+        return Trial(error=f"{type(error).__name__}: {error}")
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _kilobytes(file: Path, name: str) -> int | None:
+    """Return the bytes in the line of this name, or None if the file or the line is missing."""
+    return next((int(line.split()[1]) * 1024 for line in _lines(file) if line.startswith(name)), None)
+
+
+def limits(mount: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Limits:
+    """Return the limits of this process, of control groups version 1 or 2. There are none on other systems.
+
+    A process's own group or any group above it may have a limit; the tightest one counts.
+    """
+    fields = [line.split(":", 2) for line in _lines(own) if line.count(":") >= 2]
+    # The path of the group for each controller; the path in version 2 has the empty name.
+    paths = {controller: path for _, controllers, path in fields for controller in controllers.split(",")}
+
+    def groups(controller: str) -> Iterator[Path]:
+        for root, path in ((mount / controller, paths.get(controller)), (mount, paths.get(""))):
+            if path is not None:
+                group = root / path.lstrip("/")
+                yield from (folder for folder in (group, *group.parents) if folder == root or root in folder.parents)
+
+    def numbers(group: Path, *files: str) -> list[int]:
+        """Return the numbers in these files, or nothing if one of them says "no limit"."""
+        words = [word for file in files for line in _lines(group / file) for word in line.split()]
+        found = [int(word) for word in words if word.isdecimal() and int(word) < _UNLIMITED]
+        return found if len(found) == len(words) else []
+
+    def tightest(controller: str, *names: tuple[str, str]) -> tuple[int | None, int]:
+        """Return the lowest limit and how much of it is used. `names`: the files of each, by version."""
+        found = [
+            (limit[0], (numbers(group, used) or [0])[0])
+            for group in groups(controller)
+            for most, used in names
+            if (limit := numbers(group, most))
+        ]
+        return min(found) if found else (None, 0)
+
+    memory = tightest("memory", ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+    processes = tightest("pids", ("pids.max", "pids.current"))
+    of_cpu = ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # quota and period
+    shares = [found for group in groups("cpu") for files in of_cpu if len(found := numbers(group, *files)) == 2]
+    return Limits(min((quota / period for quota, period in shares), default=None), *memory, *processes)
+
+
+# ---- findings -------------------------------------------------------------------------------------------------------
+
+DESCRIPTORS_EACH = 3
+"""Open in the caller's process for each worker: its bell, its channel, and the one that tells its end."""
+
+_SPARE_DESCRIPTORS = 32  # for the other files of a program, and for the pool itself
+_SPARE_PROCESSES = 32
+_THREADS_EACH = 2  # processes and threads of a worker, as limits count them
+_DEFAULT = "forkserver"  # the default start method
+_USE_THREADS = 'backend="thread" (`eval`: --jobs 0)'
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A judgement of one subject. `advice` is empty if there is nothing to do."""
+
+    level: Literal["ok", "note", "problem"]
+    subject: str
+    fact: str
+    advice: str = ""
+
+
+def findings(machine: Machine, num_workers: int) -> list[Finding]:
+    """Return all findings for this number of workers."""
+    return [*_of_system(machine), *_of_limits(machine, num_workers)]
+
+
+def _of_system(machine: Machine) -> Iterator[Finding]:
+    fact = f"{machine.system} {machine.release}, Python {machine.python}"
+    if machine.watches_processes:
+        yield Finding("ok", "system", fact)
+    else:
+        fact = f"{fact}: it does not tell when a process ends, so no worker process can be watched"
+        advice = f"Use Linux 5.3 or later, allow pidfd_open in the sandbox, or say {_USE_THREADS}."
+        yield Finding("problem", "system", fact, advice)
+    if machine.shared_memory_error is not None:
+        advice = f"Allow memfd_create in the sandbox, or say {_USE_THREADS}."
+        yield Finding("problem", "shared memory", f"cannot be created: {machine.shared_memory_error}", advice)
+    else:
+        yield Finding("ok", "shared memory", "anonymous (memfd): workers need neither /dev/shm nor its size")
+    works = [method for method, trial in machine.trials.items() if trial.error is None]
+    for method, trial in machine.trials.items():
+        if trial.error is None:
+            fact = f"{trial.seconds or 0.0:.2f} s for two workers with an environment"
+            yield Finding("ok", method, fact + (", the default" if method == _DEFAULT else ""))
+            continue
+        advice = f'Say context="{works[0]}".' if works and method == _DEFAULT else ""
+        if os.strerror(errno.EMFILE) in trial.error:
+            advice = "See descriptors, below."
+        elif not works:
+            advice = f"Say {_USE_THREADS}."
+        level: Literal["note", "problem"] = "note" if works and method != _DEFAULT else "problem"
+        yield Finding(level, method, f"does not work: {trial.error}", advice)
+
+
+def _of_limits(machine: Machine, num_workers: int) -> Iterator[Finding]:
+    group = machine.limits
+
+    fact, advice = f"{machine.usable_cores} of {machine.cores} cores may be used", ""
+    if group.cores is not None and group.cores < machine.usable_cores:
+        fact += f", and the control group gives them the time of {group.cores:g}"
+        advice = f"Use {max(1, int(group.cores))} workers (num_workers=, --jobs): more take turns."
+    elif machine.usable_cores == 1:
+        advice = "Workers take turns on one core: stay with --jobs 0 or SyncVectorEnv."
+    elif num_workers > machine.usable_cores:
+        advice = f"{num_workers} workers take turns on them, which pays only where they wait for something."
+    yield Finding("note" if advice else "ok", "cores", fact, advice)
+
+    each = max((trial.memory_bytes_each for trial in machine.trials.values()), default=0)
+    allowed = None if group.memory_bytes is None else max(0, group.memory_bytes - group.memory_used_bytes)
+    free = min((one for one in (machine.memory_available_bytes, allowed) if one is not None), default=None)
+    if free is None or not each:
+        yield Finding("note", "memory", "the free memory, or the memory of a worker, is not known")
+    else:
+        fact = f"{_bytes(free)} are free; a worker takes {_bytes(each)}, and its environment takes more"
+        most = max(1, free // each)
+        advice = f"{num_workers} workers do not fit. Use at most {most}, with several envs each."
+        fits = each * num_workers <= free
+        yield Finding("ok", "memory", fact) if fits else Finding("problem", "memory", fact, advice)
+
+    if machine.descriptors is None:
+        yield Finding("ok", "descriptors", "no limit")
+    else:
+        room = max(0, (machine.descriptors - _SPARE_DESCRIPTORS) // DESCRIPTORS_EACH)
+        fact = f"{machine.descriptors:,} open files are allowed (ulimit -n): room for {room:,} workers"
+        needed, hard = num_workers * DESCRIPTORS_EACH + _SPARE_DESCRIPTORS, machine.most_descriptors
+        advice = f"Say `ulimit -n {needed}` before you start your program."
+        if hard is not None and needed > hard:
+            fewer = f", or use at most {room} workers with several envs each" if room else ""
+            advice = f"{num_workers} workers need {needed:,}, and your hard limit is {hard:,}: raise it{fewer}."
+        fits = room >= num_workers
+        yield Finding("ok", "descriptors", fact) if fits else Finding("problem", "descriptors", fact, advice)
+
+    left, fact, advice = machine.user_processes, "are allowed for your user (ulimit -u)", "`ulimit -u`"
+    if group.processes is not None:
+        left = max(0, group.processes - group.processes_used)
+        fact, advice = "more are allowed by the control group", "pids.max (docker: --pids-limit)"
+    needed = _THREADS_EACH * num_workers + _SPARE_PROCESSES
+    if left is None:
+        yield Finding("ok", "processes", "no limit")
+    elif left >= needed:
+        yield Finding("ok", "processes", f"{left:,} processes and threads {fact}")
+    else:
+        advice = f"{num_workers} workers may need {needed}: raise {advice}."
+        yield Finding("problem", "processes", f"{left:,} processes and threads {fact}", advice)
+
+
+def _bytes(number: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}"
+        number /= 1024
+    return f"{number:.1f} GiB"

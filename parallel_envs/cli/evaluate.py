@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import shlex
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -28,26 +28,16 @@ _OPTIONS = {
 }
 """Options by the names of the arguments of `evaluate`, which its errors use."""
 _KEPT: dict[str, tuple[type, ...]] = {
-    "jobs": (str,),
-    "turns": (str,),
+    **dict.fromkeys(("jobs", "turns", "format", "record", "videos", "save_episodes"), (str,)),
+    **dict.fromkeys(("strict", "allow_late"), (bool,)),
     "cogs": (int,),
-    "strict": (bool,),
-    "allow_late": (bool,),
-    "format": (str,),
-    "record": (str,),
-    "videos": (str,),
-    "save_episodes": (str,),
     "fail_below": (list,),
 }
 """Options that the results file keeps for `--resume` (`EvaluationResult.options`), and their types in the file."""
 _SETTINGS = {
-    "episodes": "episodes",
-    "seed": "seed",
+    **{name: name for name in ("episodes", "seed", "parallel_policy", "strategy", "episode_timeout")},
     "steps": "max_steps",
-    "parallel_policy": "parallel_policy",
-    "strategy": "strategy",
     "action_timeout_ms": "action_timeout",
-    "episode_timeout": "episode_timeout",
 }
 """Options whose values are in the settings of the results file, and their names there."""
 
@@ -63,150 +53,94 @@ class EvalCommand(TyperCommand):
         return super().parse_args(ctx, given)
 
 
+_MISSION = (
+    "An environment; give the option again for more: a PettingZoo module or id, a Gymnasium id, "
+    "package.module:factory, ./file.py:Class, each with ?key=value if needed; a wildcard (`mpe2.simple_*`); a file "
+    "missions.yaml, or a set in it (missions.yaml:easy)."
+)
+_POLICY = (
+    "A policy: random, noop, package.module:Class, a folder, or class=C,data=D. Give the option again for more: each "
+    "is evaluated on its own, on the same episodes. With --versus they share the agents."
+)
+_COGS = "Number of agents of each mission: as ?N=4, ?num_agents=4 and so on in its name, by the mission's keyword."
+_JOBS = (
+    "The most processes that work, for episodes and for agents together: episodes come first, and agents "
+    "(--parallel-policy) share the rest. 0: episodes in this process, and agents in one for each core."
+)
+_HOW = (
+    "How the actions of an episode's agents are computed: sequential, thread, process, batch, gpu, or auto, which is "
+    "also meant without a value."
+)
+_LATE = "Time for an action. A later action is dropped, and scores then depend on the machine. 0: no limit."
+_TURNS = "How AEC environments are played: simultaneous (if they can), or sequential, one agent after another."
+_VERSUS = (
+    "Several policies share the agents of each episode, dealt out anew in each; their rows are marked as mixed. "
+    "`parallel-envs compare FILE` then shows cross-play and Elo ratings."
+)
+_OUTPUT = (
+    "A file of the result, in the format of its ending: .json (kept up to date, can be resumed), .csv, .yaml, .txt."
+)
+_RESUME = (
+    "A .json output that is not complete: play the missing episodes, with the options in the file, and write them "
+    "there. Other options replace those of the file, and are refused if numbers depend on them."
+)
+_TRUST = (
+    "A module whose classes and environments a file may name (a folder's policy.json, the file of --resume); give the "
+    "option again for more. Without it only this package's own are made from files."
+)
+_FAIL = (
+    "Exit with 1 if mean, iqm, low (the lower end of the 95 %) or success of a policy is below; NAME:METRIC=VALUE for "
+    "one mission or policy."
+)
+
+Words = list[str] | None
+Option = typer.Option
+
+
 def evaluate(
     context: typer.Context,
-    mission: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--mission",
-            "-m",
-            metavar="NAME",
-            help="An environment; give the option again for more: a PettingZoo module or id, a Gymnasium id, "
-            "package.module:factory, ./file.py:Class, each with ?key=value if needed; a wildcard (`mpe2.simple_*`); a "
-            "file missions.yaml, or a set in it (missions.yaml:easy).",
-        ),
-    ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy",
-            "-p",
-            metavar="SPEC",
-            help="A policy: random, noop, package.module:Class, a folder, or class=C,data=D. Give the option again for "
-            "more: each is evaluated on its own, on the same episodes. With --versus they share the agents.",
-        ),
-    ] = None,
+    mission: Annotated[Words, Option("--mission", "-m", metavar="NAME", help=_MISSION)] = None,
+    policy: Annotated[Words, Option("--policy", "-p", metavar="SPEC", help=_POLICY)] = None,
     episodes: Annotated[
-        int, typer.Option("--episodes", "-e", min=1, metavar="N", help="Number of episodes of each mission.")
+        int, Option("--episodes", "-e", min=1, metavar="N", help="Number of episodes of each mission.")
     ] = 10,
-    cogs: Annotated[
-        int | None,
-        typer.Option(
-            "--cogs",
-            min=1,
-            metavar="N",
-            help="Number of agents of each mission: as ?N=4, ?num_agents=4 and so on in its name, by the keyword that "
-            "the mission has.",
-        ),
-    ] = None,
-    jobs: Annotated[
-        str,
-        typer.Option(
-            "--jobs",
-            "-j",
-            metavar="N|auto",
-            help="The most processes that work, for episodes and for agents together: episodes come first, and agents "
-            "(--parallel-policy) share the rest. 0: episodes in this process, and agents in one for each core.",
-        ),
-    ] = "0",
-    parallel_policy: Annotated[
-        Strategy,
-        typer.Option(
-            _PARALLEL,
-            metavar="HOW",
-            help="How the actions of an episode's agents are computed: sequential, thread, process, batch, gpu, or "
-            "auto, which is also meant without a value.",
-        ),
-    ] = "sequential",
+    cogs: Annotated[int | None, Option("--cogs", min=1, metavar="N", help=_COGS)] = None,
+    jobs: Annotated[str, Option("--jobs", "-j", metavar="N|auto", help=_JOBS)] = "0",
+    parallel_policy: Annotated[Strategy, Option(_PARALLEL, metavar="HOW", help=_HOW)] = "sequential",
     strategy: Annotated[
-        list[str] | None,
-        typer.Option(metavar="AGENT=HOW", help="--parallel-policy for one agent; give the option again for more."),
+        Words, Option(metavar="AGENT=HOW", help="--parallel-policy for one agent; give the option again for more.")
     ] = None,
-    action_timeout_ms: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            metavar="MS",
-            help="Time for an action. A later action is dropped, and scores then depend on the machine. 0: no limit.",
-        ),
-    ] = 0.0,
+    action_timeout_ms: Annotated[float, Option(min=0.0, metavar="MS", help=_LATE)] = 0.0,
     episode_timeout: Annotated[
-        float, typer.Option(min=0.0, metavar="SECONDS", help="Time for an episode. A longer one fails. 0: no limit.")
+        float, Option(min=0.0, metavar="SECONDS", help="Time for an episode. A longer one fails. 0: no limit.")
     ] = 0.0,
     steps: Annotated[
-        int, typer.Option("--steps", "-s", min=1, metavar="N", help="An episode ends after this number of steps.")
+        int, Option("--steps", "-s", min=1, metavar="N", help="An episode ends after this number of steps.")
     ] = 1000,
-    turns: Annotated[
-        Turns | None,
-        typer.Option(
-            metavar="HOW",
-            help="How AEC environments are played: simultaneous (if they can), or sequential, one agent after another.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="All randomness follows from it.")] = 42,
-    versus: Annotated[
-        bool,
-        typer.Option(
-            "--versus",
-            help="Several policies share the agents of each episode, dealt out anew in each; their rows are marked as "
-            "mixed. `parallel-envs compare FILE` then shows cross-play and Elo ratings.",
-        ),
-    ] = False,
+    turns: Annotated[Turns | None, Option(metavar="HOW", help=_TURNS)] = None,
+    seed: Annotated[int, Option(min=0, metavar="N", help="All randomness follows from it.")] = 42,
+    versus: Annotated[bool, Option("--versus", help=_VERSUS)] = False,
     proportions: Annotated[
-        str | None,
-        typer.Option(metavar="N,N", help="Number of agents of each policy, relative to the others. Implies --versus."),
+        str | None, Option(metavar="N,N", help="Number of agents of each policy, in relation. Implies --versus.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first episode that fails.")] = False,
+    strict: Annotated[bool, Option("--strict", help="Stop at the first episode that fails.")] = False,
     allow_late: Annotated[
-        bool, typer.Option("--allow-late", help="Exit with 0 also if actions were late (--action-timeout-ms).")
+        bool, Option("--allow-late", help="Exit with 0 also if actions were late (--action-timeout-ms).")
     ] = False,
     format: Annotated[  # noqa: A002  # the option's name
-        Format, typer.Option(metavar="FORMAT", help="Format of the printed result: table, json, csv or yaml.")
+        Format, Option(metavar="FORMAT", help="Format of the printed result: table, json, csv or yaml.")
     ] = "table",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="A file of the result, in the format of its ending: .json (kept up to date, can be resumed), .csv, "
-            ".yaml, .txt.",
-        ),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A .json output that is not complete: play the missing episodes, with the options in the file, and "
-            "write them there. Other options replace those of the file, and are refused if numbers depend on them.",
-        ),
-    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", metavar="FILE", help=_OUTPUT)] = None,
+    resume: Annotated[Path | None, Option(metavar="FILE", help=_RESUME)] = None,
     record: Annotated[
-        Recorded | None,
-        typer.Option(metavar="WHICH", help="Videos of each mission's best, worst or median episode, or of all."),
+        Recorded | None, Option(metavar="WHICH", help="Videos of each mission's best, worst or median episode, or all.")
     ] = None,
-    videos: Annotated[Path, typer.Option(metavar="DIR", help="The folder of videos.")] = Path("videos"),
+    videos: Annotated[Path, Option(metavar="DIR", help="The folder of videos.")] = Path("videos"),
     save_episodes: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Save observations, actions and rewards, a .npz file for each episode."),
+        Path | None, Option(metavar="DIR", help="Save observations, actions and rewards, a .npz file for each episode.")
     ] = None,
-    trust: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--trust",
-            metavar="MODULE",
-            help="A module whose classes and environments a file may name (a folder's policy.json, the file of "
-            "--resume); give the option again for more. Without it only this package's own are made from files.",
-        ),
-    ] = None,
-    fail_below: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="METRIC=VALUE",
-            help="Exit with 1 if mean, iqm, low (the lower end of the 95 %) or success of a policy is below; "
-            "NAME:METRIC=VALUE for one mission or policy.",
-        ),
-    ] = None,
+    trust: Annotated[Words, Option("--trust", metavar="MODULE", help=_TRUST)] = None,
+    fail_below: Annotated[Words, Option(metavar="METRIC=VALUE", help=_FAIL)] = None,
 ) -> None:
     """Play missions with policies, and show how well they did. The numbers are the same for any number of jobs.
 
@@ -220,8 +154,8 @@ def evaluate(
         _start_early(jobs)
     from parallel_envs.errors import ParallelEnvsError
     from parallel_envs.evaluation import BadEvaluation, missions_of
-    from parallel_envs.evaluation.evaluate import absolute_missions, absolute_policies
-    from parallel_envs.evaluation.resume import earlier_result
+    from parallel_envs.evaluation.evaluate import earlier_result, late_actions_text, mission_texts, policy_texts
+    from parallel_envs.evaluation.policies import held_checkpoints
 
     mistakes = BadEvaluation, BadThreshold, ParallelEnvsError, OSError
     values = {name: value for name, value in locals().items() if name in context.params}
@@ -236,7 +170,7 @@ def evaluate(
                 for name in {"mission", "policy"} - given:
                     _check_trusted(name, values[name], str(resume), trust)
                 _start_early(values["jobs"])
-            if missing := [_option(name) for name in ("mission", "policy") if not values[name]]:
+            if missing := [f"--{name}" for name in ("mission", "policy") if not values[name]]:
                 raise typer.BadParameter(
                     f"Missing option '{missing[0]}'. To resume an evaluation that ended early, --resume FILE is enough."
                     if earlier is None
@@ -244,12 +178,14 @@ def evaluate(
                     f"`evaluate` wrote it. Add {' and '.join(missing)}, or resume it in that program (`resume=`)."
                 )
             missions = missions_of(values["mission"], values["cogs"])
-            if earlier is not None and absolute_missions(values["mission"]) == earlier.options.get("mission"):
+            if earlier is not None and mission_texts(values["mission"]) == earlier.options.get("mission"):
                 before = earlier.settings.get("missions")  # a wildcard may match more now
                 missions = [one for one in missions if not isinstance(before, dict) or one.name in before]
             if values["turns"] is not None:
                 missions = [dataclasses.replace(one, turns=values["turns"]) for one in missions]
-            candidates = stack.enter_context(_candidates(values, earlier))
+            # The checkpoints are held until videos have been made, too.
+            held = held_checkpoints(_candidates(values, earlier), None if earlier is None else earlier.settings)
+            candidates = stack.enter_context(held)
             names = [one.name for one in candidates]
             # Proportions imply --versus; else the file to resume decides.
             share = versus or proportions is not None or any(one.proportion != 1 for one in candidates)
@@ -270,36 +206,49 @@ def evaluate(
             jobs = values["jobs"]
             if jobs != "auto" and not jobs.isdecimal():
                 raise typer.BadParameter(f"--jobs {jobs!r} is neither a whole number from 0 up nor 'auto'.")
-            kept = {name: values[name] for name in _KEPT if values[name] is not None}
-            arguments = {
-                "missions": missions,
-                "policies": candidates,
-                "num_agents": values["cogs"],
-                "versus": share,
-                "jobs": jobs if jobs == "auto" else int(jobs),
-                "strict": values["strict"],
-                "resume": resume,
-                "preload": slow_imports(candidates),
-                "options": {
-                    "mission": absolute_missions(values["mission"]),
-                    "policy": absolute_policies(values["policy"], names),
-                    **{name: str(one) if isinstance(one, Path) else one for name, one in kept.items()},
-                },
-                **_numeric_arguments(values, given, earlier),
+            strategies = [word.rpartition("=") for word in strategy or ()]
+            if wrong := ["".join(parts) for parts in strategies if not parts[0] or not parts[2]]:
+                text = f"--strategy {wrong[0]!r} does not have the form AGENT=HOW, such as agent_0=thread."
+                raise typer.BadParameter(text)
+            settings = {  # numbers depend on these
+                "episodes": episodes,
+                "seed": seed,
+                "parallel_policy": parallel_policy,
+                "strategy": {agent: name for agent, _, name in strategies} or None,
+                "action_timeout": action_timeout_ms / 1000 or None,
+                "episode_timeout": episode_timeout or None,
+                "max_steps": steps,
             }
-            result, went_wrong = _play(outputs, arguments)
+            if earlier is not None:
+                kept = [setting for option, setting in _SETTINGS.items() if option not in given]
+                kept += ["lateness_budget", "info_keys"]
+                settings |= {name: earlier.settings[name] for name in kept if name in earlier.settings}
+            options = {name: values[name] for name in _KEPT if values[name] is not None}
+            options = {name: str(one) if isinstance(one, Path) else one for name, one in options.items()}
+            texts = {"mission": mission_texts(values["mission"]), "policy": policy_texts(values["policy"], names)}
+            result, went_wrong = _play(
+                outputs,
+                missions=missions,
+                policies=candidates,
+                num_agents=values["cogs"],
+                versus=share,
+                jobs=jobs if jobs == "auto" else int(jobs),
+                strict=values["strict"],
+                resume=resume,
+                preload=slow_imports(candidates),
+                options={**texts, **options},
+                **settings,
+            )
         show(result, values["format"])
         with plain_errors(*mistakes, words=_OPTIONS, exit_code=1):
             outputs.write(result, missions, candidates)
-    from parallel_envs.evaluation.statistics import late_actions_text
-
     missed = [text for threshold in thresholds for text in threshold.missed_by(result)]
     late, late_is_error = late_actions_text(result), not values["allow_late"]
     lines = list(missed)
     if late is not None:
         lines.append(f"{late}{' With --allow-late this is no error.' if late_is_error else ''}")
     if result.missing:
-        lines.append(_how_to_resume(result, outputs, values))
+        lines.append(_how_to_resume(result, outputs.result_file, values))
     for line in lines:
         typer.echo(line, err=True)
     if result.interrupted and not went_wrong:
@@ -316,108 +265,60 @@ def _start_early(jobs: str) -> None:
     from parallel_envs.errors import WorkerStartError
 
     with contextlib.suppress(WorkerStartError, OSError):  # reported when workers are started, if it matters then
-        start_supervisor(preload=("parallel_envs.engine.worker", "parallel_envs.evaluation.worker"))
+        start_supervisor(preload=("parallel_envs.engine.worker", "parallel_envs.evaluation.running"))
 
 
 def slow_imports(candidates: Sequence[Candidate]) -> tuple[str, ...]:
     """Return modules that every worker needs for these policies and takes seconds to import."""
+    from parallel_envs.evaluation.policies import is_trained
     from parallel_envs.extras import is_installed
-    from parallel_envs.policies.specs import TRAINED, PolicySpec
+    from parallel_envs.policies.specs import PolicySpec
 
-    specs = [one.source for one in candidates if isinstance(one.source, PolicySpec)]
-    is_trained = any(spec.class_path.partition(":")[0] == TRAINED.partition(":")[0] for spec in specs)
-    return ("torch",) if is_trained and is_installed("torch") else ()  # the policy itself reports a missing torch
+    trained = any(isinstance(one.source, PolicySpec) and is_trained(one.source) for one in candidates)
+    return ("torch",) if trained and is_installed("torch") else ()  # the policy itself reports a missing torch
 
 
-def _play(outputs: Outputs, arguments: dict[str, Any]) -> tuple[EvaluationResult, bool]:
+def _candidates(values: Mapping[str, Any], earlier: EvaluationResult | None) -> list[Candidate]:
+    from parallel_envs.evaluation import candidates_of
+
+    if (text := values["proportions"]) is not None:
+        try:
+            numbers = [float(part) for part in text.replace(":", ",").split(",")]
+        except ValueError:
+            text = f"--proportions {text!r} are not numbers. Give one for each policy: 2,1."
+            raise typer.BadParameter(text) from None
+        return candidates_of(values["policy"], numbers, values["trust"])
+    found = candidates_of(values["policy"], None, values["trust"])
+    policies = None if earlier is None else earlier.settings.get("policies")
+    known = policies if isinstance(policies, dict) else {}
+    return [
+        dataclasses.replace(one, proportion=known.get(one.name, {}).get("proportion", one.proportion)) for one in found
+    ]
+
+
+def _play(outputs: Outputs, **arguments: Any) -> tuple[EvaluationResult, bool]:
     """Return the result, and whether an episode failed with --strict or the file could not be written."""
     from parallel_envs.cli.progress import shown
     from parallel_envs.errors import EpisodeFailed
     from parallel_envs.evaluation import NotSaved
     from parallel_envs.evaluation import evaluate as play
-    from parallel_envs.evaluation.config import PolicyNeverPlays
+    from parallel_envs.evaluation.evaluate import PolicyNeverPlays
 
-    usual = warnings.showwarning
-
-    def show_in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, PolicyNeverPlays):
-            typer.echo(str(message), err=True)
-        else:
-            usual(message, category, *where, **more)
+    def show_in_a_line(message: Warning | str, *where: Any, **more: Any) -> None:
+        typer.echo(str(message), err=True)
 
     with shown() as progress, warnings.catch_warnings():
         warnings.simplefilter("always", PolicyNeverPlays)
         warnings.showwarning = show_in_a_line
         # The command prints this text below the result.
         warnings.filterwarnings("ignore", r"[\d,]+ actions? (was|were) late", RuntimeWarning)
+        keep = False if outputs.save_episodes is None else outputs.save_episode
         try:
-            result = play(
-                trajectories=False if outputs.save_episodes is None else outputs.save_episode,
-                save=outputs.result_file,
-                progress=progress,
-                **arguments,
-            )
+            return play(trajectories=keep, save=outputs.result_file, progress=progress, **arguments), False
         except (EpisodeFailed, NotSaved) as error:
             held: EvaluationResult = error.result
             typer.echo(str(error), err=True)
             return held, True
-    return result, False
-
-
-# ---- options --------------------------------------------------------------------------------------------------------
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-@contextlib.contextmanager
-def _candidates(values: Mapping[str, Any], earlier: EvaluationResult | None) -> Iterator[list[Candidate]]:
-    """Yield the policies. Their checkpoints are held until videos have been made, too."""
-    from parallel_envs.evaluation import candidates_of
-    from parallel_envs.evaluation.checkpoints import held_checkpoints
-
-    proportions = None
-    if (text := values["proportions"]) is not None:
-        try:
-            proportions = [float(part) for part in text.replace(":", ",").split(",")]
-        except ValueError:
-            text = f"--proportions {text!r} are not numbers. Give one for each policy: 2,1."
-            raise typer.BadParameter(text) from None
-    found = candidates_of(values["policy"], proportions, values["trust"])
-    if earlier is not None and proportions is None:
-        policies = earlier.settings.get("policies")
-        known = (
-            {name: one for name, one in policies.items() if "proportion" in one} if isinstance(policies, dict) else {}
-        )
-        found = [
-            dataclasses.replace(one, proportion=known[one.name]["proportion"]) if one.name in known else one
-            for one in found
-        ]
-    with held_checkpoints(found, None if earlier is None else earlier.settings) as held:
-        yield held
-
-
-def _numeric_arguments(
-    values: Mapping[str, Any], given: Collection[str], earlier: EvaluationResult | None
-) -> dict[str, Any]:
-    """Return the arguments of `evaluate` that numbers depend on: of an earlier result, unless they are given now."""
-    strategies = [word.rpartition("=") for word in values["strategy"] or ()]
-    if wrong := ["".join(parts) for parts in strategies if not parts[0] or not parts[2]]:
-        raise typer.BadParameter(f"--strategy {wrong[0]!r} does not have the form AGENT=HOW, such as agent_0=thread.")
-    arguments = {
-        "episodes": values["episodes"],
-        "seed": values["seed"],
-        "parallel_policy": values["parallel_policy"],
-        "strategy": {agent: name for agent, _, name in strategies} or None,
-        "action_timeout": values["action_timeout_ms"] / 1000 or None,
-        "episode_timeout": values["episode_timeout"] or None,
-        "max_steps": values["steps"],
-    }
-    if earlier is None:
-        return arguments
-    kept = [*(setting for option, setting in _SETTINGS.items() if option not in given), "lateness_budget", "info_keys"]
-    return arguments | {name: earlier.settings[name] for name in kept if name in earlier.settings}
 
 
 # ---- resuming -------------------------------------------------------------------------------------------------------
@@ -435,7 +336,8 @@ def _kept_options(earlier: EvaluationResult, given: Collection[str], file: str) 
         parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [""]
         is_known = name != "format" or value in get_args(Format)
         if not isinstance(value, types) or not is_known or not all(isinstance(part, str) for part in parts):
-            raise BadEvaluation(f"{file} is damaged: its option {name!r} is {value!r}. Add {_option(name)}.")
+            option = f"--{name.replace('_', '-')}"
+            raise BadEvaluation(f"{file} is damaged: its option {name!r} is {value!r}. Add {option}.")
         kept[name] = Path(str(value)) if name in ("videos", "save_episodes") else value
     return kept
 
@@ -461,25 +363,25 @@ def _check_trusted(option: str, named: Any, file: str, trust: Sequence[str]) -> 
             check_policy(spec.class_path, file, trust)
 
 
-def _how_to_resume(result: EvaluationResult, outputs: Outputs, values: Mapping[str, Any]) -> str:
+def _how_to_resume(result: EvaluationResult, file: Path | None, values: Mapping[str, Any]) -> str:
     """Return a text with the command that plays the missing episodes, and trusts the modules that the file names."""
     from parallel_envs.errors import UntrustedName
     from parallel_envs.shell_commands import as_argument, shell_command
 
-    played, file = len(result.episodes), outputs.result_file
+    played = len(result.episodes)
     text = f"{played} of {played + len(result.missing)} episodes were played"
     if file is None:
         return f"{text}, and cannot be resumed: there is no --output FILE.json."
     modules: list[str] = list(values["trust"])
-    for option in ("mission", "policy"):
-        while True:
-            try:
+    untrusted: str | None = ""
+    while untrusted is not None:
+        untrusted = None
+        try:
+            for option in ("mission", "policy"):
                 _check_trusted(option, values[option], str(file), modules)
-            except UntrustedName as error:
-                if error.module not in modules:
-                    modules.append(error.module)
-                    continue
-            break
+        except UntrustedName as error:
+            if error.module not in modules:
+                modules.append(untrusted := error.module)
     words = ["eval --resume", as_argument(file), *(f"--trust {shlex.quote(module)}" for module in modules)]
     return (
         f"{text}, and are saved. To play the rest: {shell_command('parallel-envs', 'parallel_envs', ' '.join(words))}"

@@ -9,10 +9,10 @@ Thresholds:
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from parallel_envs.evaluation import Candidate, EpisodeRecord, EvaluationResult, Mission
-    from parallel_envs.evaluation.statistics import Summary
 
 
-@contextmanager
+@contextlib.contextmanager
 def plain_errors(
     *kinds: type[BaseException], words: Mapping[str, str] | None = None, exit_code: int = 2
 ) -> Iterator[None]:
@@ -70,13 +69,13 @@ def console() -> Console:
 
 def show(result: EvaluationResult, format: Format) -> None:  # noqa: A002  # the name of the option
     """Print the result to stdout."""
-    if format != "table":
-        typer.echo(_text(result, format), nl=False)
-        return
     from parallel_envs.evaluation.tables import tables
 
-    for part in tables(result):
-        console().print(part)
+    if format != "table":
+        typer.echo(_text(result, format), nl=False)
+    else:
+        for part in tables(result):
+            console().print(part)
 
 
 def _text(result: EvaluationResult, format: Format) -> str:  # noqa: A002  # as above
@@ -99,10 +98,8 @@ class Outputs:
     save_episodes: Path | None
     record: Recorded | None
     videos: Path
-    complete: bool = True
-    """Whether everything could be written."""
-    num_saved: int = 0
-    """The number of episodes that were written to `save_episodes`."""
+    complete: bool = True  # whether everything could be written
+    num_saved: int = 0  # the number of episodes that were written to `save_episodes`
 
     def check(self) -> None:
         """Create the folders. Raise an error for an output that cannot be written, before anything is played."""
@@ -110,7 +107,7 @@ class Outputs:
             if self.output.suffix.lower() not in _FORMATS:
                 known = ", ".join(_FORMATS)
                 raise typer.BadParameter(f"--output {self.output}: the ending must name the format: {known}.")
-            from parallel_envs.evaluation.resume import check_writable
+            from parallel_envs.evaluation.evaluate import check_writable
 
             check_writable(self.output)
         if self.record is not None:
@@ -118,8 +115,7 @@ class Outputs:
 
             check_can_record(self.record)
         videos = None if self.record is None else self.videos
-        folders = {"--videos": videos, "--save-episodes": self.save_episodes}
-        for option, path in folders.items():
+        for option, path in (("--videos", videos), ("--save-episodes", self.save_episodes)):
             try:
                 if path is not None:
                     path.mkdir(parents=True, exist_ok=True)
@@ -151,7 +147,7 @@ class Outputs:
         if self.output is not None and self.result_file is None:
             from parallel_envs.evaluation.records import write_text
 
-            write_text(self.output, _text(result, _FORMATS[self.output.suffix.lower()]))
+            write_text(_text(result, _FORMATS[self.output.suffix.lower()]), self.output)
         missing = len(result.episodes) - self.num_saved
         if self.save_episodes is not None and missing:
             which = f"{missing} of {len(result.episodes)} episodes, which were played in an earlier run, or lost"
@@ -165,13 +161,11 @@ class Outputs:
         from parallel_envs.evaluation.recordings import record_videos
 
         for video in record_videos(result, missions, policies, self.record, self.videos):
-            self.complete = self.complete and video.path is not None
             name = f"{video.record.mission}, episode {video.record.episode}"
+            text = f"{video.path}: {name}, return {video.record.score:.4g}"
             if video.path is None:
-                typer.echo(f"no video of {name}: {video.problem}", err=True)
-            else:
-                problem = f": {video.problem}" if video.problem else ""
-                typer.echo(f"{video.path}: {name}, return {video.record.score:.4g}{problem}", err=True)
+                self.complete, text = False, f"no video of {name}"
+            typer.echo(f"{text}: {video.problem}" if video.problem else text, err=True)
 
 
 # ---- thresholds -----------------------------------------------------------------------------------------------------
@@ -195,46 +189,47 @@ class Threshold:
     @classmethod
     def parse(cls, text: str) -> Threshold:
         """Return the threshold of a text. Raises BadThreshold."""
-        left, equals, number = text.rpartition("=")
+        left, _, number = text.rpartition("=")
         name, colon, metric = left.rpartition(":")
-        if not equals or not metric:
+        if not metric:
             raise BadThreshold(f"--fail-below {text!r} does not have the form METRIC=VALUE, such as mean=-30.")
         if metric not in METRICS:
             meant = hint(metric, METRICS) or f" Choose one of {', '.join(METRICS)}."
             raise BadThreshold(f"--fail-below {text!r}: there is no metric {metric!r}.{meant}")
-        try:
-            value = float(number)
-        except ValueError:
-            value = math.nan
-        if math.isnan(value):
-            raise BadThreshold(f"--fail-below {text!r}: {number!r} is not a number.")
-        return cls(metric, value, name if colon else None)
+        with contextlib.suppress(ValueError):
+            if not math.isnan(value := float(number)):
+                return cls(metric, value, name if colon else None)
+        raise BadThreshold(f"--fail-below {text!r}: {number!r} is not a number.")
 
     def check(self, missions: Collection[Mission], policies: Collection[str]) -> None:
         """Raise BadThreshold for an unknown name, or for a mean over missions of different environments."""
-        from parallel_envs.evaluation import EvaluationResult
-        from parallel_envs.evaluation.statistics import comparable_missions
-
         names = [mission.name for mission in missions]
         known = [*names, *policies]
         if self.name is not None and self.name not in known:
             meant = hint(self.name, known) or f" There are {', '.join(map(repr, known))}."
             raise BadThreshold(f"--fail-below: no mission and no policy is called {self.name!r}.{meant}")
-        if self.metric == "success" or self.name in names:
-            return
-        settings = {"missions": {mission.name: mission.described() for mission in missions}}
-        nothing_yet = EvaluationResult(episodes=(), settings=settings, missing=tuple((name, 0) for name in names))
-        if len(comparable_missions(nothing_yet)) > 1:
-            example = f"{names[0]}:{self.metric}={self.value:g}"
+        is_common = self.metric == "success" or self.name in names
+        if not is_common and len({str(mission.described()["env"]) for mission in missions}) > 1:
             raise BadThreshold(
                 f"--fail-below {self.metric}={self.value:g}: missions of different environments have no common "
-                f"{METRICS[self.metric].partition('_')[0]}. Give one for each, such as {example}."
+                f"{self.metric}. Give one for each, such as {names[0]}:{self.metric}={self.value:g}."
             )
 
     def missed_by(self, result: EvaluationResult) -> list[str]:
         """Return a sentence for each figure that is below the threshold or unknown."""
+        from parallel_envs.evaluation.statistics import per_mission_and_policy, summarise
+
+        summaries = result.per_policy()
+        if self.name is not None:
+            cells = {}
+            if len({record.alone for record in result.episodes}) > 1:  # policies played one by one
+                of_missions = per_mission_and_policy(result).items()
+                cells = {f"{policy} in {of}": cell for (of, policy), cell in of_missions if of == self.name}
+            summary = {**summaries, **result.per_mission()}.get(self.name)
+            # A policy that has not played yet has no figures.
+            summaries = cells or {self.name: summary or summarise({})}
         found = []
-        for name, summary in self._summaries(result).items():
+        for name, summary in summaries.items():
             value = getattr(summary, METRICS[self.metric])
             number = value[0] if isinstance(value, tuple) else value
             if number is None:
@@ -242,16 +237,3 @@ class Threshold:
             elif not number >= self.value:  # also NaN
                 found.append(f"{name}: {self.metric} is {number:.6g}, below {self.value:g}.")
         return found
-
-    def _summaries(self, result: EvaluationResult) -> dict[str, Summary]:
-        from parallel_envs.evaluation.statistics import per_mission_and_policy, summarise
-
-        policies = result.per_policy()
-        if self.name is None:
-            return policies
-        if len({record.alone for record in result.episodes}) > 1:  # policies played one by one
-            cells = per_mission_and_policy(result)
-            if found := {f"{policy} in {of}": cell for (of, policy), cell in cells.items() if of == self.name}:
-                return found
-        known = {**policies, **result.per_mission()}
-        return {self.name: known.get(self.name) or summarise({})}  # a policy that has not played yet has no figures

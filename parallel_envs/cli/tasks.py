@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,25 +62,16 @@ def lines_of(env: str, found: EnvInspection) -> Iterator[str]:
         yield f"also     {', '.join(found.others)}"
     if found.sample is not None:
         yield f"sample   {found.sample}"
-    yield from (f"{'example' if row == 0 else '':<9}{line}" for row, line in enumerate(_example(env, found)))
-
-
-def _example(env: str, found: EnvInspection) -> list[str]:
-    """Return code that gives tasks to the environment."""
     name, _, arguments = env.partition("?")
+    made = f'"{name}", num_envs=8' + (", env_kwargs={...}" if arguments else "")
     if ":" in name and "/" not in name:
         made = f"[{name.partition(':')[2]}] * 8"
-    else:
-        made = f'"{name}", num_envs=8' + (", env_kwargs={...}" if arguments else "")
     manager = "ParallelEnvManager" if found.is_gymnasium else "MultiAgentEnvManager"
-    if takes_tasks(found):
-        return [f"envs = {manager}({made})", f"envs.reset(tasks=[{found.sample or 'task'}] * 8)"]
-    return [
-        "def give(env, task):",
-        "    env.unwrapped.level = task  # whatever makes it another task",
-        "",
-        f"envs = {manager}({made}, task_setter=give)",
-    ]
+    code = [f"envs = {manager}({made})", f"envs.reset(tasks=[{found.sample or 'task'}] * 8)"]
+    if not takes_tasks(found):
+        code = ["def give(env, task):", "    env.unwrapped.level = task  # whatever makes it another task", ""]
+        code.append(f"envs = {manager}({made}, task_setter=give)")
+    yield from (f"{'example' if row == 0 else '':<9}{line}" for row, line in enumerate(code))
 
 
 def _lineage(env: str, timeout: float) -> EnvInspection:
@@ -93,8 +85,7 @@ def _lineage(env: str, timeout: float) -> EnvInspection:
     if len(missions) > 1:
         names = ", ".join(repr(mission.name) for mission in missions)
         raise ValueError(f"{env!r} names {len(missions)} environments. Give one of {names}.")
-    pool = open_pool(1, PoolSettings(name="tasks"))
-    try:
+    with contextlib.closing(open_pool(1, PoolSettings(name="tasks"))) as pool:
         key = pool.new_key()
         pool.send({0: Call(HOST, "build", (key, EnvInspector))})
         request = pool.send({0: Call(key, "look", (missions[0].make,))})
@@ -102,11 +93,9 @@ def _lineage(env: str, timeout: float) -> EnvInspection:
             pool.kill(0)
             raise WorkerTimeout(f"Making and resetting {env!r} takes longer than {timeout:g} s. Give --timeout.")
         reply = request.replies[0]
-        if reply.failure is not None:
-            raise ValueError(f"{env!r} cannot be made: {reply.failure.type_name}: {reply.failure.message}")
-        if reply.death is not None:
-            raise ValueError(f"{env!r} ended its process (exit code {reply.death.exitcode}) while it was made.")
-        found: EnvInspection = reply.value
-        return found
-    finally:
-        pool.close()
+    if reply.failure is not None:
+        raise ValueError(f"{env!r} cannot be made: {reply.failure.type_name}: {reply.failure.message}")
+    if reply.death is not None:
+        raise ValueError(f"{env!r} ended its process (exit code {reply.death.exitcode}) while it was made.")
+    found: EnvInspection = reply.value
+    return found

@@ -1,10 +1,5 @@
 """Comparison of policies: paired differences with a p-value, the cross-play matrix, and Elo ratings.
 
-    compare({"easy": [3.0, 4.0]}, {"easy": [2.0, 4.0]}, seed=7)
-    pairings = [Pairing("careful", "random", 3.0, 1.0), Pairing("random", "careful", 2.0, 2.0)]
-    cross_play(pairings).returns      # the mean return of each policy beside each other
-    elo_ratings(pairings)             # one number for each policy, from who did better than whom
-
 An episode that both policies played from the same seed is a pair. An episode that is harder than others lowers both
 of its scores and not their difference, so pairs need far fewer episodes than a comparison of two averages.
 
@@ -15,6 +10,7 @@ they play against one another, which one won.
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -46,8 +42,7 @@ class Comparison:
     n: int
     mean_difference: float | None
     standard_error: float | None
-    interval: Interval | None
-    """The 95 % interval of the mean difference, by a bootstrap within each mission."""
+    interval: Interval | None  # the 95 % interval of the mean difference, by a bootstrap within each mission
     wins: int
     ties: int
     losses: int
@@ -64,16 +59,11 @@ def compare(
     Raises ValueError if there is no common mission, or if a mission has different numbers of scores.
     """
     strata = []
-    for mission in first:
-        if mission not in second:
-            continue
-        ours, theirs = first[mission], second[mission]
+    for mission in (mission for mission in first if mission in second):
+        ours, theirs = np.asarray(first[mission], float), np.asarray(second[mission], float)
         if len(ours) != len(theirs):
-            raise ValueError(
-                f"Mission {mission!r} has {len(ours)} episodes of the first and {len(theirs)} of the second. Give "
-                "pairs: both scores of each episode."
-            )
-        strata.append(np.subtract(np.asarray(ours, float), np.asarray(theirs, float)))
+            raise ValueError(f"Mission {mission!r} has {len(ours)} episodes of the first, {len(theirs)} of the second.")
+        strata.append(ours - theirs)
     if not strata and (first or second):
         names = (", ".join(map(str, one)) or "none" for one in (first, second))
         raise ValueError(f"The two have no mission in common: {' beside '.join(names)}. {_ADVICE}")
@@ -139,26 +129,25 @@ def paired_scores(
 
     Raises ValueError if there is no pair, or if a name stands for two missions, or if episodes had different lengths.
     """
-    ours = _scores("first", first, first_policy)
-    theirs = _scores("second", second, second_policy)
+    ours, theirs = _scores("first", first, first_policy), _scores("second", second, second_policy)
     common = [key for key in ours if key in theirs]
     if not common:
         raise ValueError(
-            "No episode was played to its end by both from the same seed. Give both the same missions and seed."
+            "No episode was played to its end by both from the same seed. Give the same missions and seed."
         )
     missions = dict.fromkeys(mission for mission, _ in common)
     settings = [plain(result.settings) for result in (first, second)]
     for name in missions:
         one, other = (each.get("missions", {}).get(name) for each in settings)
-        if one is not None and other is not None and one != other:
+        if None not in (one, other) and one != other:
             raise ValueError(f"The mission {name!r} is {one} in the first and {other} in the second. {_ADVICE}")
     one, other = (each.get("max_steps") for each in settings)
-    if one is not None and other is not None and one != other:
+    if None not in (one, other) and one != other:
         raise ValueError(f"Episodes have up to {one} steps in the first and {other} in the second. {_ADVICE}")
-    first_scores, second_scores = (
+    by_mission = [
         {name: [scores[key] for key in common if key[0] == name] for name in missions} for scores in (ours, theirs)
-    )
-    return first_scores, second_scores
+    ]
+    return by_mission[0], by_mission[1]
 
 
 def _scores(name: str, result: Any, policy: Any) -> dict[tuple[str, int], float]:
@@ -167,15 +156,10 @@ def _scores(name: str, result: Any, policy: Any) -> dict[tuple[str, int], float]
         raise TypeError(f"{name}={result!r} is not an EvaluationResult. Give what `evaluate` returned.")
     alone = list(dict.fromkeys(record.alone for record in result.episodes if record.alone))
     if policy is None and len(alone) > 1:
-        raise ValueError(
-            f"{name} has several policies, each on its own: {', '.join(map(repr, alone))}. Say which one is compared: "
-            f"{name}_policy=..."
-        )
+        raise ValueError(f"{name} has several policies, each on its own: {', '.join(alone)}. Give {name}_policy=...")
     known = {one for record in result.episodes for one in record.assignment.values()}
     if policy is not None and not is_one_of(policy, known):
-        raise ValueError(
-            f"{name}_policy={policy!r} played in no episode. Choose one of {sorted(known)}.{hint(policy, known)}"
-        )
+        raise ValueError(f"{name}_policy={policy!r} played in no episode of {sorted(known)}.{hint(policy, known)}")
     found = {}
     for record in result.episodes:
         score = record.score if policy is None else record.score_of(policy)
@@ -223,8 +207,7 @@ class CrossPlay:
     """A square table: `returns[row][column]` is the mean return of policy `row` beside policy `column`."""
 
     policies: tuple[str, ...]
-    returns: tuple[tuple[float | None, ...], ...]
-    """None where the two never met."""
+    returns: tuple[tuple[float | None, ...], ...]  # None where the two never met
     counts: tuple[tuple[int, ...], ...]
 
 
@@ -233,15 +216,15 @@ def cross_play(pairings: Iterable[Pairing]) -> CrossPlay:
     """Return the cross-play matrix. A policy beside itself is on the diagonal."""
     met = list(pairings)
     policies = _policies(met)
-    cells: dict[tuple[str, str], list[float]] = {}
+    cells: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for pairing in met:
-        both = pairing.first_return, pairing.second_return
+        one, other = pairing.first_return, pairing.second_return
         if pairing.first == pairing.second:
-            cells.setdefault((pairing.first, pairing.first), []).append(sum(both) / 2)
+            cells[pairing.first, pairing.first].append((one + other) / 2)
         else:
-            cells.setdefault((pairing.first, pairing.second), []).append(both[0])
-            cells.setdefault((pairing.second, pairing.first), []).append(both[1])
-    found = [[cells.get((row, column), []) for column in policies] for row in policies]
+            cells[pairing.first, pairing.second].append(one)
+            cells[pairing.second, pairing.first].append(other)
+    found = [[cells[row, column] for column in policies] for row in policies]
     return CrossPlay(
         policies,
         tuple(tuple(float(np.mean(cell)) if cell else None for cell in row) for row in found),
@@ -249,14 +232,13 @@ def cross_play(pairings: Iterable[Pairing]) -> CrossPlay:
     )
 
 
-def _policies(pairings: Sequence[Pairing]) -> tuple[str, ...]:
+def _policies(pairings: Iterable[Pairing]) -> tuple[str, ...]:
     return tuple(sorted({name for pairing in pairings for name in (pairing.first, pairing.second)}))
 
 
 # ---- Elo ratings ----------------------------------------------------------------------------------------------------
 
-AVERAGE = 1_000.0
-"""The mean of all ratings."""
+AVERAGE = 1_000.0  # the mean of all ratings
 _SCALE = 400.0  # rating points that make the odds of winning ten times as high
 _MAX_ITERATIONS, _TOLERANCE = 100, 1e-9
 _RESAMPLES = 500
@@ -267,8 +249,7 @@ class Rating:
     """The strength of a policy: 400 points more make the odds of doing better ten times as high."""
 
     elo: float
-    interval: Interval | None
-    """The 95 % interval, by resampling the pairings."""
+    interval: Interval | None  # the 95 % interval, by resampling the pairings
     games: int
 
 
@@ -282,11 +263,11 @@ def elo_ratings(pairings: Iterable[Pairing], *, prior: float = 1.0, seed: int = 
     Args:
         pairings: The games.
         prior: A number of games that each policy is taken to have drawn against an average one. They keep the rating of
-            a policy that has never lost finite. 0 for none, if no policy has won or lost all its games.
+            a policy that has never lost finite.
         seed: The seed of the interval.
     """
-    if not prior >= 0.0:
-        raise ValueError(f"prior={prior} is not a number of games. Give 0 or more.")
+    if not prior > 0.0:
+        raise ValueError(f"prior={prior} is not a number of games above 0.")
     games = [pairing for pairing in pairings if pairing.first != pairing.second]
     policies = _policies(games)
     place = {name: index for index, name in enumerate(policies)}
@@ -302,14 +283,9 @@ def elo_ratings(pairings: Iterable[Pairing], *, prior: float = 1.0, seed: int = 
         return points
 
     points = points_in()
-    if prior == 0 and not _has_finite_ratings(points > 0):
-        raise ValueError(
-            "Some policies won or lost all their games against the others, so their ratings are infinite. Give a prior "
-            "above 0."
-        )
     ratings = _fitted(points, prior)
     intervals: list[Interval | None] = [None] * len(policies)
-    if prior > 0 and len(games) >= 2:  # without a prior, some resamples have a policy that loses everything
+    if len(games) >= 2:
         generator = SeedTree(seed).child("elo").generator()
         draws = generator.integers(len(games), size=(_RESAMPLES, len(games)))
         drawn = np.stack([_fitted(points_in(draw), prior) for draw in draws])
@@ -320,32 +296,19 @@ def elo_ratings(pairings: Iterable[Pairing], *, prior: float = 1.0, seed: int = 
     return {policies[i]: Rating(float(ratings[i]), intervals[i], round(float(played[i]))) for i in order}
 
 
-def _has_finite_ratings(beat: Array) -> bool:
-    """Return whether every policy lost to every other, directly or through others: then all ratings are finite."""
-    reached = beat | np.eye(len(beat), dtype=bool)
-    for middle in range(len(beat)):
-        reached |= reached[:, middle, None] & reached[None, middle, :]
-    return bool(reached.all())
-
-
 def _fitted(points: Array, prior: float) -> Array:
     """Return the most likely ratings (Bradley and Terry's model), by Newton's method.
 
-    A prior is games against an imagined player of strength 0. Without one only differences have a meaning, and `anchor`
-    keeps the equations solvable.
+    The prior is games against an imagined player of strength 0.
     """
-
-    def odds(difference: Array) -> Array:
-        return np.asarray(1.0 / (1.0 + np.exp(-difference)))
-
     games, won = points + points.T, points.sum(axis=1) + prior / 2
-    anchor = 0.0 if prior > 0 else 1.0
     strength = np.zeros(len(points))  # the logarithm of the odds
     for _ in range(_MAX_ITERATIONS):
-        beaten, beats_average = odds(strength[:, None] - strength[None, :]), odds(strength)
+        beaten = 1.0 / (1.0 + np.exp(strength[None, :] - strength[:, None]))
+        beats_average = 1.0 / (1.0 + np.exp(-strength))
         missing = won - (games * beaten).sum(axis=1) - prior * beats_average
         weights = games * beaten * (1 - beaten)
-        curvature = np.diag(weights.sum(axis=1) + prior * beats_average * (1 - beats_average)) - weights + anchor
+        curvature = np.diag(weights.sum(axis=1) + prior * beats_average * (1 - beats_average)) - weights
         step = np.linalg.solve(curvature, missing).clip(-1.0, 1.0)
         strength = strength + step
         if (np.abs(step) < _TOLERANCE).all():

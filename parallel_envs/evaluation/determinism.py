@@ -1,4 +1,4 @@
-"""State of the whole process that an episode depends on: global random generators, and threads of numeric libraries."""
+"""Determinism: generators of policies and of the process are seeded, and numeric libraries have one thread."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Space
 
 from parallel_envs.engine import cores_here
-from parallel_envs.engine.child_setup import THREAD_VARIABLES, thread_environment
+from parallel_envs.engine.child_setup import THREAD_VARIABLES
+from parallel_envs.seeding import SeedTree
 
-_lock = threading.Lock()
-_undo: list[contextlib.ExitStack] = []
-"""One entry for each thread that is inside `one_thread`. The first entry holds what is to be restored."""
+_MAX_DEPTH, _MAX_PARTS = 4, 100  # how far a policy is searched for generators
+_lock, _undo = threading.Lock(), contextlib.ExitStack()
+_inside: list[object] = []
+"""One entry for each thread that is inside `one_thread`. The last one that leaves closes `_undo`."""
 
 
 @contextlib.contextmanager
@@ -50,45 +54,78 @@ def one_thread() -> Iterator[None]:
     are as before; a torch that was loaded within the context then gets one thread for each core. The settings belong
     to the whole process: if several threads are inside, the last one that leaves restores what the first one found.
     """
-    undo = contextlib.ExitStack()
+    from threadpoolctl import threadpool_limits
+
+    entry = object()
     try:
         with _lock:
-            _undo.append(undo)
-            if len(_undo) == 1:
-                _limit_all(undo)
+            _inside.append(entry)
+            if len(_inside) == 1:
+                _undo.callback(_restore, {name: os.environ.get(name) for name in THREAD_VARIABLES}, _torch_threads())
+                os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+                _undo.enter_context(threadpool_limits(1))
+                limit_torch()
         yield
     finally:
         with _lock:
-            if undo in _undo:
-                first = _undo[0]
-                _undo.remove(undo)
-                if _undo and undo is first:
-                    _undo[0].push(undo.pop_all())
-        undo.close()
+            if entry in _inside:
+                _inside.remove(entry)
+            if not _inside:
+                _undo.close()
 
 
-def _limit_all(undo: contextlib.ExitStack) -> None:
-    """Limit all libraries to one thread, and push the functions that restore their settings onto `undo`."""
-    from threadpoolctl import threadpool_limits
-
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+def _torch_threads() -> int | None:
     torch = sys.modules.get("torch")
-    of_torch = None if torch is None else torch.get_num_threads()
+    return None if torch is None else int(torch.get_num_threads())
 
-    def restore() -> None:
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
-        if (torch := sys.modules.get("torch")) is not None:
-            torch.set_num_threads(of_torch or len(cores_here()) or 1)
 
-    undo.callback(restore)
-    os.environ.update(thread_environment(1))
-    undo.enter_context(threadpool_limits(1))
-    limit_torch()
+def _restore(variables: dict[str, str | None], torch_threads: int | None) -> None:
+    for name, value in variables.items():
+        os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(torch_threads or len(cores_here()) or 1)
 
 
 def limit_torch() -> None:
     """Limit torch to one thread, if torch is loaded."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.get_num_threads() != 1:
-        torch.set_num_threads(1)
+    if _torch_threads() not in (None, 1):
+        sys.modules["torch"].set_num_threads(1)
+
+
+def reseed(policy: Any, seed: int) -> None:
+    """Seed a policy by its method `seed`, or else seed the generators among its attributes.
+
+    These are the generators of NumPy, Python and torch and the spaces of Gymnasium, each with a stream of its own, in
+    the policy, in its lists, tuples and dicts, and in policies that it holds.
+    """
+    if callable(method := getattr(policy, "seed", None)):
+        method(seed)
+        return
+    for number, (name, generator) in enumerate(_generators(policy, "", set(), 0)):
+        own = SeedTree(seed).child(name, number)
+        if isinstance(generator, np.random.Generator):
+            bits = generator.bit_generator
+            bits.state = type(bits)(own.sequence()).state
+        elif isinstance(generator, np.random.RandomState | random.Random | Space):
+            generator.seed(own.seed())
+        else:
+            generator.manual_seed(own.seed())
+
+
+def _generators(thing: Any, name: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield the generators in a policy, each with its attribute's name, in the order of attributes."""
+    if id(thing) in seen or depth > _MAX_DEPTH:
+        return
+    seen.add(id(thing))
+    is_torch = type(thing).__module__.partition(".")[0] == "torch" and callable(getattr(thing, "manual_seed", None))
+    if is_torch or isinstance(thing, np.random.Generator | np.random.RandomState | random.Random | Space):
+        yield name, thing
+        return
+    parts: list[tuple[str, Any]] = []
+    if isinstance(thing, list | tuple | dict):
+        values = thing.values() if isinstance(thing, dict) else thing
+        parts = [("", part) for part in list(values)[:_MAX_PARTS]]
+    elif not depth or callable(getattr(thing, "step", None)) or callable(getattr(thing, "act", None)):
+        parts = list(getattr(thing, "__dict__", {}).items())
+    for key, part in parts:
+        yield from _generators(part, key or name, seen, depth + 1)

@@ -2,16 +2,20 @@
 
     make the environment -> reset -> [ actions of all agents -> step ] ... -> EpisodeRecord
 
-`play_episode` is called in a worker, or in the caller's process with `jobs=0`.
+`play_episode` is called in a worker, or in the caller's process with `jobs=0`. An exception of an environment or a
+policy ends the episode, and becomes the `Failure` of its record.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import logging
 import math
+import signal
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,21 +23,22 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space, Tuple
 
+from parallel_envs import engine
 from parallel_envs.choices import Strategy
+from parallel_envs.engine import Death, reraise_ctrl_c
 from parallel_envs.errors import PolicyError
-from parallel_envs.evaluation.config import EvaluationConfig
 from parallel_envs.evaluation.determinism import seeded_globally
-from parallel_envs.evaluation.failures import (
-    EpisodeAborted,
-    aborted_by,
-    attributed_to,
-    closing,
-    failure_of,
-    timeout_failure,
-)
 from parallel_envs.evaluation.missions import EnvMaker
 from parallel_envs.evaluation.policies import Candidate, EpisodePolicies, PolicyTemplates, deal
-from parallel_envs.evaluation.records import EpisodeKey, EpisodeRecord, Failure, Trajectory
+from parallel_envs.evaluation.records import (
+    EpisodeKey,
+    EpisodeRecord,
+    EvaluationConfig,
+    Failure,
+    FailureKind,
+    Trajectory,
+    key_of,
+)
 from parallel_envs.policies import EachAgent
 from parallel_envs.policies.ready import zero
 from parallel_envs.seeding import SeedTree
@@ -42,6 +47,7 @@ from parallel_envs.wrappers import PolicyPool, Rules, WrappedMultiAgentPolicy
 Agent = Any
 ByAgent = dict[Agent, Any]
 
+_log = logging.getLogger(__name__)
 _SUCCESS = ("is_success", "success")
 """Infos in which environments tell whether the mission was accomplished."""
 
@@ -68,7 +74,7 @@ class EpisodeSpec:
 
     @property
     def key(self) -> EpisodeKey:
-        return (self.mission, self.episode, self.alone) if self.alone else (self.mission, self.episode)
+        return key_of(self.mission, self.episode, self.alone)
 
     @property
     def mission_key(self) -> MissionKey:
@@ -92,6 +98,17 @@ class EpisodeSpec:
         """Return the seed for the policy of the agent that joined as this one, counted from 0."""
         return self._node.child("agent", number).seed()
 
+    def record(self, candidates: Sequence[Candidate], places: Mapping[Agent, int], **fields: Any) -> EpisodeRecord:
+        """Return the record of the episode, whose agents had the candidates at these places."""
+        names = {agent: candidates[place].name for agent, place in places.items()}
+        own: dict[str, Any] = {
+            "mission": self.mission,
+            "episode": self.episode,
+            "alone": self.alone,
+            "seed": self.env_seed,
+        }
+        return EpisodeRecord(**own, assignment=names, **fields)
+
     def dealing(self) -> np.random.Generator:
         """Return the generator that shuffles the policies among the agents."""
         return self._node.child("dealing").generator()
@@ -114,12 +131,80 @@ def places(spec: EpisodeSpec, candidates: Sequence[Candidate], agents: Sequence[
     return deal(candidates, agents, spec.dealing())
 
 
-def assignment(spec: EpisodeSpec, candidates: Sequence[Candidate], agents: Sequence[Agent]) -> dict[Agent, str]:
-    """Return the name of each agent's policy."""
-    return {agent: candidates[place].name for agent, place in places(spec, candidates, agents).items()}
+# ---- failures -------------------------------------------------------------------------------------------------------
 
 
-# ---- playing it -----------------------------------------------------------------------------------------------------
+class EpisodeAborted(Exception):
+    """The episode cannot go on. `failure` is the reason."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def aborted_by(error: BaseException, kind: FailureKind, where: str) -> EpisodeAborted:
+    """Return the exception to raise instead of `error`. A Ctrl-C of the user is raised here.
+
+    The traceback of the failure begins at the last frame of this package's own code.
+    """
+    reraise_ctrl_c(error)
+    described = engine.Failure.of(error)
+    name, message = described.type_name, described.message
+    if isinstance(error, PolicyError):  # of a wrapper, whose own text has advice for its user
+        name, message, error = error.type_name, error.remote_message, error.__cause__ or error
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [number for number, frame in enumerate(frames) if "/parallel_envs/evaluation/" in frame.filename]
+    stack = "".join(traceback.StackSummary.from_list(frames[own[-1] if own else 0 :]).format())
+    lines = f"Traceback (most recent call last):\n{stack}{''.join(traceback.format_exception_only(error))}"
+    return EpisodeAborted(Failure(kind=kind, error_type=name, message=message, traceback=lines, where=where))
+
+
+@contextlib.contextmanager
+def attributed_to(kind: FailureKind, where: str) -> Iterator[None]:
+    """Turn any exception into `EpisodeAborted` by the fault of `kind`, except a Ctrl-C of the user."""
+    try:
+        yield
+    except EpisodeAborted:
+        raise
+    except BaseException as error:  # user code: it may raise SystemExit, too
+        raise aborted_by(error, kind, where) from error
+
+
+@contextlib.contextmanager
+def closing(close: Callable[[], Any], what: str) -> Iterator[None]:
+    """Call `close` at the end and log what it raises: the numbers of the episode stay valid."""
+    try:
+        yield
+    finally:
+        try:
+            close()
+        except BaseException as error:  # noqa: BLE001  # user code: it may raise SystemExit, too
+            reraise_ctrl_c(error)
+            _log.warning("Closing %s raised %s: %s", what, type(error).__name__, error)
+
+
+def failure_of_death(death: Death) -> Failure:
+    """Return the failure for an episode whose worker died."""
+    code = death.exitcode
+    how = "ended" if code is None else f"ended with exit code {code}"
+    if code is not None and code < 0:
+        how = f"was killed by signal {-code}"
+        with contextlib.suppress(ValueError):
+            how += f" ({signal.Signals(-code).name})"
+    advice = " The system may be out of memory: give fewer jobs." if code == -9 else ""
+    text = f"The worker that played the episode (pid {death.pid}) {how}.{advice}"
+    return Failure(kind="death", error_type="WorkerDied", message=text, traceback="\n".join(death.last_output))
+
+
+def timeout_failure(seconds: float, where: str, stack: str = "") -> Failure:
+    """Return the failure for an episode that takes too long. `stack`: the stack of the worker that played it."""
+    own = stack.partition("/parallel_envs/engine/")[0]  # the frames of the engine are the same in every worker
+    lines = own if own == stack else own.rpartition("\n")[0]
+    text = f"The episode took longer than episode_timeout={seconds:g} seconds."
+    return Failure(kind="timeout", error_type="TimeoutError", message=text, traceback=lines.rstrip(), where=where)
+
+
+# ---- playing an episode ---------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
@@ -159,8 +244,7 @@ class _Episode:
         self._length = 0
         self._infos: dict[str, ByAgent] = {name: {} for name in context.config.info_keys}
         self._success: bool | None = None
-        self._first: ByAgent = {}
-        self._steps: list[tuple[ByAgent, ...]] = []
+        self._steps: list[tuple[ByAgent, ...]] = []  # the first has the observations of the reset alone
         self._timeouts: dict[Agent, int] = {}
 
     def play(self) -> None:
@@ -174,17 +258,16 @@ class _Episode:
             self._places = places(spec, self._candidates, agents)
             self._pattern = list(self._places.values())
             policies = EpisodePolicies(context.templates, env, spec.agent_seed)
-            arguments = partial(self._policy_of, policies), env, config, NoopActions(env, spec.global_seed)
-            source: ActionSource
-            if context.strategy == "sequential":
-                source = SequentialActions(*arguments)
-            else:
-                source = WrapperActions(*arguments, context.strategy, context.pool)
-            with closing(policies.close, "policies"), closing(source.close, "policies"):
+            actions = Actions(partial(self._policy_of, policies), env, config, spec.global_seed)
+            if context.strategy != "sequential":
+                actions = WrapperActions(
+                    actions.policy_of, env, config, spec.global_seed, context.strategy, context.pool
+                )
+            with closing(policies.close, "policies"), closing(actions.close, "policies"):
                 try:
-                    self._run(env, source, observations)
+                    self._run(env, actions, observations)
                 finally:
-                    self._timeouts = dict(source.timeouts)
+                    self._timeouts = dict(actions.timeouts)
 
     def _policy_of(self, policies: EpisodePolicies, agent: Agent) -> Any:
         """Return the policy of a new agent. An agent that joins later gets the policies in the order of the others."""
@@ -197,35 +280,32 @@ class _Episode:
                 self._places[agent] = pattern[number % len(pattern)]
         return policies.add(agent, self._places[agent])
 
-    def _run(self, env: Any, source: ActionSource, observations: ByAgent) -> None:
+    def _run(self, env: Any, source: Actions, observations: ByAgent) -> None:
         config, watch = self._config, self._context.watch or (lambda env: None)
         over: set[Agent] = set()
         deadline = math.inf
         if config.trajectories:
-            self._first = copy.deepcopy(dict(observations))
+            self._steps.append((copy.deepcopy(dict(observations)),))
         watch(env)
         while self._length < config.max_steps:
-            where = f"step {self._length}"
             try:
                 agents = [agent for agent in env.agents if agent not in over]
-                seen = {agent: observations[agent] for agent in agents if agent in observations}
-            except BaseException as error:  # user code: it may raise SystemExit, too
-                raise aborted_by(error, "env", where) from error
-            if not agents:
-                if self._length == 0:
+                if not agents and self._length:
+                    return
+                if not agents:
                     text = "The environment began without agents: nothing was played."
-                    failure = Failure(kind="env", error_type="ValueError", message=text, where="reset")
-                    raise EpisodeAborted(failure)
-                return
-            if time.monotonic() > deadline:
-                raise EpisodeAborted(timeout_failure(config.episode_timeout or 0.0, where))
-            actions = source.act(seen, self._length)
-            if self._length == 0 and config.episode_timeout is not None:
-                deadline = time.monotonic() + config.episode_timeout  # from here on everything is loaded
-            try:
+                    raise EpisodeAborted(Failure(kind="env", error_type="ValueError", message=text, where="reset"))
+                if time.monotonic() > deadline:
+                    raise EpisodeAborted(timeout_failure(config.episode_timeout or 0.0, f"step {self._length}"))
+                seen = {agent: observations[agent] for agent in agents if agent in observations}
+                actions = source.act(seen, self._length)
+                if self._length == 0 and config.episode_timeout is not None:
+                    deadline = time.monotonic() + config.episode_timeout  # from here on everything is loaded
                 observations, over = self._step(env, actions)
+            except EpisodeAborted:
+                raise
             except BaseException as error:  # user code: it may raise SystemExit, too
-                raise aborted_by(error, "env", where) from error
+                raise aborted_by(error, "env", f"step {self._length}") from error
             self._length += 1
             watch(env)
 
@@ -249,7 +329,7 @@ class _Episode:
             self._success = all(bool(one) for one in flags)
         over = {agent for flags in (terminated, truncated) for agent, flag in flags.items() if flag}
         if self._config.trajectories:
-            step = actions, observations, rewards, terminated, truncated
+            step = observations, actions, rewards, terminated, truncated
             self._steps.append(tuple(copy.deepcopy(dict(one)) for one in step))
         return observations, over
 
@@ -257,21 +337,17 @@ class _Episode:
         """Return the record of the episode, up to where it was played."""
         trajectory = None
         if self._config.trajectories:
-            columns = tuple(zip(*self._steps, strict=True)) if self._steps else ((),) * 5
-            actions, observations, rewards, terminations, truncations = columns
+            actions, rewards, terminations, truncations = (tuple(s[i] for s in self._steps[1:]) for i in range(1, 5))
             trajectory = Trajectory(
-                observations=(self._first, *observations),
+                observations=tuple(step[0] for step in self._steps) or ({},),
                 actions=actions,
                 rewards=rewards,
                 terminations=terminations,
                 truncations=truncations,
             )
-        return EpisodeRecord(
-            mission=self._spec.mission,
-            episode=self._spec.episode,
-            alone=self._spec.alone,
-            seed=self._spec.env_seed,
-            assignment={agent: self._candidates[place].name for agent, place in self._places.items()},
+        return self._spec.record(
+            self._candidates,
+            self._places,
             returns=self._returns,
             length=self._length,
             success=self._success,
@@ -287,21 +363,25 @@ class _Episode:
 # ---- the actions of all agents in a step ----------------------------------------------------------------------------
 
 
-class ActionSource(ABC):
-    """Computes the actions of one episode. `policy_of` returns the policy of a new agent.
+class Actions:
+    """Computes the actions of one episode, one policy after another. `policy_of` returns the policy of a new agent.
 
     The first action of an agent may take any time: libraries are loaded then, and code is compiled. A later action that
     takes longer than `action_timeout` is dropped, and the agent does nothing in this step. An agent that has been late
     by more than `lateness_budget` in all gets no more calls in this episode.
     """
 
-    def __init__(
-        self, policy_of: Callable[[Agent], Any], env: Any, config: EvaluationConfig, noops: NoopActions
-    ) -> None:
-        self._policy_of, self._env, self._config, self._noops = policy_of, env, config, noops
+    def __init__(self, policy_of: Callable[[Agent], Any], env: Any, config: EvaluationConfig, seed: int) -> None:
+        self.policy_of, self._env, self._config, self._seed = policy_of, env, config, seed
         self._policies: ByAgent = {}
         self._spaces: ByAgent = {}
+        self._late_seconds: dict[Agent, float] = {}
         self._late: dict[Agent, int] = {}
+
+    @property
+    def timeouts(self) -> dict[Agent, int]:
+        """The number of late actions of each agent that was late."""
+        return self._late
 
     def act(self, observations: Mapping[Agent, Any], step: int) -> ByAgent:
         """Return an action for each agent. Raise EpisodeAborted if a policy raises or returns no valid action."""
@@ -309,7 +389,7 @@ class ActionSource(ABC):
         first = {}
         for agent in new:
             with attributed_to("policy", f"making the policy of {agent!r}"):
-                self._policies[agent] = self._policy_of(agent)
+                self._policies[agent] = self.policy_of(agent)
             self._spaces[agent] = self._env.action_space(agent)
             first[agent] = self._action_of(agent, observations[agent], step)
         known = {agent: seen for agent, seen in observations.items() if agent not in first} if new else observations
@@ -327,33 +407,13 @@ class ActionSource(ABC):
         except BaseException as error:  # user code: it may raise SystemExit, too
             raise aborted_by(error, "policy", f"step {step}, {agent!r}") from error
 
-    @abstractmethod
     def _actions_of(self, observations: Mapping[Agent, Any], step: int) -> ByAgent:
         """Return the actions of agents that have acted before."""
-
-    @property
-    def timeouts(self) -> dict[Agent, int]:
-        """The number of late actions of each agent that was late."""
-        return self._late
-
-    def close(self) -> None:  # noqa: B027  # nothing was opened
-        """Close the objects that were opened for this episode."""
-
-
-class SequentialActions(ActionSource):
-    """Calls one policy after another, in this thread."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._late_seconds: dict[Agent, float] = {}
-
-    def _actions_of(self, observations: Mapping[Agent, Any], step: int) -> ByAgent:
         act = self._action_of if self._config.action_timeout is None else self._action_in_time
         return {agent: act(agent, seen, step) for agent, seen in observations.items()}
 
     def _action_in_time(self, agent: Agent, observation: Any, step: int) -> Any:
-        limit, budget = self._config.action_timeout, self._config.lateness_budget
-        assert limit is not None, "called with a limit only"
+        limit, budget = self._config.action_timeout or 0.0, self._config.lateness_budget
         late_so_far = self._late_seconds.get(agent, 0.0)
         if budget is None or late_so_far <= budget:
             began = time.monotonic()
@@ -363,10 +423,13 @@ class SequentialActions(ActionSource):
                 return action
             self._late_seconds[agent] = late_so_far + lateness
         self._late[agent] = self._late.get(agent, 0) + 1
-        return self._noops.of(agent, observation)
+        return noop(self._spaces[agent], observation, self._seed)
+
+    def close(self) -> None:
+        """Close the objects that were opened for this episode."""
 
 
-class WrapperActions(ActionSource):
+class WrapperActions(Actions):
     """Calls the policies by a strategy of `parallel_envs.wrappers`, from the second action of each agent on."""
 
     def __init__(
@@ -374,18 +437,18 @@ class WrapperActions(ActionSource):
         policy_of: Callable[[Agent], Any],
         env: Any,
         config: EvaluationConfig,
-        noops: NoopActions,
+        seed: int,
         strategy: Strategy | Mapping[Agent, Strategy],
         pool: PolicyPool | None,
     ) -> None:
-        super().__init__(policy_of, env, config, noops)
+        super().__init__(policy_of, env, config, seed)
         self._seen: Mapping[Agent, Any] = {}
         rules = None
         if config.action_timeout is not None:
             rules = Rules(
                 action_timeout=config.action_timeout,
                 lateness_budget=config.lateness_budget,
-                default_action=lambda agent: noops.of(agent, self._seen[agent]),
+                default_action=lambda agent: noop(self._spaces[agent], self._seen[agent], seed),
             )
         self._wrapper = WrappedMultiAgentPolicy(
             EachAgent(lambda agent: self._policies[agent]), strategy, budget=pool, rules=rules
@@ -396,21 +459,11 @@ class WrapperActions(ActionSource):
         try:
             return self._wrapper.step(observations)
         except PolicyError as error:
-            where = ", ".join([f"step {step}", *map(repr, error.agents)])
-            described = failure_of(error.__cause__ or error, "policy", where)
-            failure = Failure(
-                kind="policy",
-                error_type=error.type_name,
-                message=error.remote_message,
-                traceback=described.traceback,
-                where=where,
-            )
-            raise EpisodeAborted(failure) from error
+            raise aborted_by(error, "policy", ", ".join([f"step {step}", *map(repr, error.agents)])) from error
 
     @property
     def timeouts(self) -> dict[Agent, int]:
-        tallies = self._wrapper.tallies
-        return {agent: tallies[agent].defaults for agent in tallies if tallies[agent].defaults}
+        return {agent: tally.defaults for agent, tally in self._wrapper.tallies.items() if tally.defaults}
 
     def close(self) -> None:
         self._wrapper.close()
@@ -422,11 +475,13 @@ def action_problem(space: Space[Any], action: Any) -> str | None:
     Numbers for a Box may be of any type, and may exceed its bounds, as samples of a normal distribution do: the
     environment decides whether to clip them. The same holds for a Box within a Dict or a Tuple.
     """
+    parts: list[tuple[Space[Any], Any]] = []
     if isinstance(space, Dict) and isinstance(action, Mapping) and action.keys() == space.spaces.keys():
-        problems = (action_problem(space[name], action[name]) for name in space.spaces)
-        return next((problem for problem in problems if problem is not None), None)
-    if isinstance(space, Tuple) and isinstance(action, tuple | list) and len(action) == len(space.spaces):
-        problems = (action_problem(part, one) for part, one in zip(space.spaces, action, strict=True))
+        parts = [(space[name], action[name]) for name in space.spaces]
+    elif isinstance(space, Tuple) and isinstance(action, tuple | list) and len(action) == len(space.spaces):
+        parts = list(zip(space.spaces, action, strict=True))
+    if parts:
+        problems = (action_problem(part, one) for part, one in parts)
         return next((problem for problem in problems if problem is not None), None)
     try:
         if isinstance(space, Box):
@@ -441,22 +496,18 @@ def action_problem(space: Space[Any], action: Any) -> str | None:
     return None if fits else f"{action!r}, which is not an action of {space}"
 
 
-class NoopActions:
-    """The actions of late agents: as near to nothing as their action spaces have it."""
+def noop(space: Space[Any], observation: Any, seed: int) -> Any:
+    """Return the action of a late agent: the zero of its space, or the first allowed action if its mask forbids zero.
 
-    def __init__(self, env: Any, seed: int) -> None:
-        self._env, self._seed = env, seed
-
-    def of(self, agent: Agent, observation: Any) -> Any:
-        """Return the zero of the agent's space, or the first allowed action if the agent's mask forbids the zero."""
-        space = self._env.action_space(agent)
-        try:
-            nothing = zero(space)
-        except TypeError:  # text and some other spaces have no zero
-            space = copy.deepcopy(space)
-            space.seed(self._seed)
-            return space.sample()
-        mask = observation.get("action_mask") if isinstance(observation, dict) else None
-        if mask is None or not isinstance(space, Discrete) or mask[nothing - space.start] or not np.any(mask):
-            return nothing
-        return int(space.start) + int(np.flatnonzero(mask)[0])
+    Text and some other spaces have no zero: then it is sampled with the seed.
+    """
+    try:
+        nothing = zero(space)
+    except TypeError:
+        space = copy.deepcopy(space)
+        space.seed(seed)
+        return space.sample()
+    mask = observation.get("action_mask") if isinstance(observation, dict) else None
+    if mask is None or not isinstance(space, Discrete) or mask[nothing - space.start] or not np.any(mask):
+        return nothing
+    return int(space.start) + int(np.flatnonzero(mask)[0])

@@ -2,53 +2,66 @@
 
     missions, policies, arguments -> checks -> rehearsals -> episodes -> EvaluationResult
 
-The steps are in `evaluate` and `_Evaluation.run`, from top to bottom.
+The steps are in `evaluate` and `_play`, from top to bottom. A result that ended early is resumed with
+`earlier_records`, and `ResultSaver` keeps the results file up to date.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+import numpy as np
 
 from parallel_envs.choices import StartMethod, Strategy
 from parallel_envs.engine import cores_here, picklable, unpicklable_part, user_stacklevel
 from parallel_envs.env_files import absolute
 from parallel_envs.errors import EpisodeFailed
-from parallel_envs.evaluation.checkpoints import held_checkpoints
-from parallel_envs.evaluation.config import (
-    BadEvaluation,
-    EvaluationConfig,
-    PolicyNeverPlays,
-    check_bool,
-    check_jobs,
-    check_names,
-    check_path,
-    check_preload,
-    check_progress,
-    check_whole,
-    split_jobs,
-    strategies_of,
-)
 from parallel_envs.evaluation.determinism import one_thread
 from parallel_envs.evaluation.episode import EpisodeSpec, episode_specs
 from parallel_envs.evaluation.missions import Mission, missions_of
-from parallel_envs.evaluation.policies import Candidate, candidates_of
-from parallel_envs.evaluation.records import EpisodeKey, EpisodeRecord, EvaluationResult
-from parallel_envs.evaluation.resume import ResultSaver, check_nothing_is_lost, earlier_records, earlier_result
-from parallel_envs.evaluation.running import EpisodeQueue, EvaluationWorkers, RehearsalQueue
-from parallel_envs.evaluation.statistics import late_actions_text
-from parallel_envs.evaluation.worker import EvaluationWorker
+from parallel_envs.evaluation.policies import CHECKPOINT, DIGEST, Candidate, candidates_of, held_checkpoints
+from parallel_envs.evaluation.records import (
+    STRATEGIES,
+    BadDocument,
+    BadEvaluation,
+    EpisodeKey,
+    EpisodeRecord,
+    EvaluationConfig,
+    EvaluationResult,
+    check_whole,
+    check_word,
+    plain,
+)
+from parallel_envs.evaluation.running import EpisodeQueue, EvaluationWorker, EvaluationWorkers, RehearsalQueue
 from parallel_envs.policies.specs import with_absolute_paths
 from parallel_envs.spelling import suggests_keywords
-from parallel_envs.threads import CallGuard, in_turn
+from parallel_envs.threads import CallGuard
 from parallel_envs.vector.registry import Registrations
+
+_log = logging.getLogger(__name__)
 
 Keep = Callable[[EpisodeRecord], object]
 """A function that gets each record with its trajectory."""
+
+_LEAST_SECONDS, _MOST_SHARE = 1.0, 0.05  # between two writings; the share of the time that they may take
+
+_here = CallGuard("evaluate")
+"""Held by an evaluation that plays in this process: it uses state that the process has only once."""
+
+
+class PolicyNeverPlays(UserWarning):
+    """Several policies share the agents of a mission, and one of the policies gets none of them."""
 
 
 class Progress(Protocol):
@@ -108,15 +121,12 @@ def evaluate(
             `missions_of`.
         policies: One or several, in a sequence or a dict by name: specs ("random", "package.module:Class", a folder),
             policies, functions of the observation. See `candidates_of`. The folder of a training run means its newest
-            checkpoint at the start. It is copied first, so the run may go on training.
+            checkpoint at the start, which is copied first.
         episodes: The number of episodes of each mission.
         seed: All seeds follow from it.
-        jobs: The most processes that work, for episodes and for agents together. 0: episodes are played in this
-            process, and strategies that need processes have one for each core; "auto": one for each core. Workers that
-            play whole episodes come first, one for each episode up to `jobs`. With the strategy "auto" they share the
-            remaining jobs for their agents. With "process" by name each worker has at least one process for agents:
-            `jobs // 2` workers, or fewer if there are fewer episodes, share the remaining jobs, so `jobs=1` is refused.
-            Results are the same in all cases.
+        jobs: The most processes that work, for episodes and for agents together (see `split_jobs`). 0: episodes are
+            played in this process, and strategies that need processes have one for each core; "auto": one for each
+            core. Results are the same in all cases.
         parallel_policy: How the actions of an episode's agents are computed: one after another (False), by the name of
             a strategy of `parallel_envs.wrappers`, or by the strategy that a rehearsal finds to be the quickest (True,
             "auto"). `strategies` of the result has the chosen ones. Policies that share state, such as a list or the
@@ -131,9 +141,8 @@ def evaluate(
         proportions: The number of agents of each policy, relative to the others. Only with `versus`.
         action_timeout: Seconds for an action, from an agent's second one on; None: no deadline. A later action is
             dropped and counted, and the agent does nothing in that step. How many are late depends on the machine, its
-            load and `jobs`, and so do the scores: the result counts late actions (`EpisodeRecord.late`,
-            `Summary.late`), and a RuntimeWarning has their number. A policy in its own thread ("thread") is not waited
-            for; the lateness of other policies shows when they return.
+            load and `jobs`, and so do the scores, so a RuntimeWarning has their number. A policy in its own thread
+            ("thread") is not waited for; the lateness of other policies shows when they return.
         lateness_budget: With `action_timeout`: seconds by which an agent may be late in all, in an episode. After that
             its policy is not called any more in this episode, and the agent does nothing.
         episode_timeout: Seconds for an episode, from its first step on; None: no deadline. A longer episode fails. A
@@ -149,12 +158,11 @@ def evaluate(
             object in memory is not compared. Of a training run the same checkpoint is used again.
         save: A file that always holds the complete episodes, as JSON. It can be resumed.
         context: How workers are started: "forkserver", "spawn" or "fork".
-        preload: Modules that all workers need and that take long to import ("torch"): they are imported once for all
-            workers, and stay loaded in every worker that this program starts later.
+        preload: Modules that take long to import ("torch"): they are imported once for all workers, and stay loaded in
+            every worker that this program starts later.
         progress: Is called as the evaluation goes on.
         options: Added to the `options` of the result and of the file, for `parallel-envs eval --resume`.
-        trust: Modules whose classes the files of policy folders may name. Without it such a file may only name
-            policies of this package: see `parallel_envs.trust`.
+        trust: Modules whose classes the files of policy folders may name: see `parallel_envs.trust`.
 
     Returns:
         The result. After a Ctrl-C it is marked as interrupted and lists the missing episodes.
@@ -167,19 +175,21 @@ def evaluate(
     """
     episodes, seed = check_whole("episodes", episodes, least=1), check_whole("seed", seed, least=0)
     max_steps = check_whole("max_steps", max_steps, least=1)
-    strict, save = check_bool("strict", strict), check_path("save", save)
-    resume = resume if isinstance(resume, EvaluationResult) else check_path("resume", resume)
-    check_progress(progress)
+    for name, value in (("strict", strict), ("versus", versus), ("trajectories", trajectories)):
+        if not isinstance(value, bool | np.bool_) and not (name == "trajectories" and callable(value)):
+            raise BadEvaluation(f"{name}={value!r} is neither True nor False.")
+    for name, path in (("save", save), ("resume", resume)):
+        if not isinstance(path, str | Path | None) and not (name == "resume" and isinstance(path, EvaluationResult)):
+            raise BadEvaluation(f"{name}={path!r} is not the path of a file.")
+    if progress is not None and not all(callable(getattr(progress, name, None)) for name in ("begin", "note")):
+        raise BadEvaluation(f"progress={progress!r} has no begin(work, done) and note(record).")
     found, candidates = missions_of(missions, num_agents), candidates_of(policies, proportions, trust)
-    alone = [] if check_bool("versus", versus) or len(candidates) == 1 else [one.name for one in candidates]
+    alone = [] if versus or len(candidates) == 1 else [one.name for one in candidates]
     if alone and proportions is not None:
-        raise BadEvaluation(
-            f"proportions={proportions!r} says how policies share agents, and versus=False has each play on its own. "
-            "Give one of the two."
-        )
+        raise BadEvaluation(f"proportions={proportions!r} says how policies share agents, but each plays on its own.")
     specs = episode_specs([mission.name for mission in found], episodes, seed, alone)
-    num_jobs = check_jobs(jobs, len(specs), len(cores_here()) or 1)
-    everyone, single = strategies_of(parallel_policy, strategy)
+    num_jobs = check_jobs(jobs, len(specs), len(cores_here()) if isinstance(jobs, str) else 0)
+    everyone, single = _strategies_of(parallel_policy, strategy)
     config = EvaluationConfig(
         strategy=everyone,
         strategies=single,
@@ -187,8 +197,8 @@ def evaluate(
         lateness_budget=lateness_budget,
         episode_timeout=episode_timeout,
         max_steps=max_steps,
-        info_keys=check_names("info_keys", info_keys),
-        trajectories=callable(trajectories) or check_bool("trajectories", trajectories),
+        info_keys=_names("info_keys", info_keys),
+        trajectories=bool(trajectories),
     )
     if num_jobs:
         split_jobs(config.all_strategies, num_jobs, len(specs))  # raises if they cannot be shared
@@ -201,7 +211,12 @@ def evaluate(
                     f"The {what} {name!r} cannot be sent to workers: {unpicklable_part(thing, what)} cannot be "
                     "pickled. Name it by a spec, from which workers make it, or give jobs=0."
                 )
-    modules = check_preload(preload)
+    modules = _names("preload", preload)
+    for name in modules:  # workers pass over unknown modules
+        with contextlib.suppress(ImportError, ValueError):
+            if importlib.util.find_spec(name) is not None:
+                continue
+        raise BadEvaluation(f"preload names the module {name!r}, which cannot be found. Leave it out, or install it.")
     earlier = earlier_result(resume)
     with held_checkpoints(candidates, None if earlier is None else earlier.settings) as held:
         files = [Path(file) for file in (resume, save) if isinstance(file, str | Path)]
@@ -213,178 +228,309 @@ def evaluate(
             "seed": seed,
             **({"versus": False} if alone else {}),
         }
-        texts = {
-            "mission": absolute_missions(_texts_of(missions)),
-            "policy": absolute_policies(_texts_of(policies), [one.name for one in held]),
+        texts = {"mission": mission_texts(missions), "policy": policy_texts(policies, [one.name for one in held])}
+        options = {
+            "jobs": str(jobs),
+            "strict": bool(strict),
+            **{name: text for name, text in texts.items() if text is not None},
+            **(options or {}),
         }
-        known_texts = {name: text for name, text in texts.items() if text is not None}
-        where = "The result to resume" if isinstance(resume, EvaluationResult) else str(resume)
-        records = earlier_records(earlier, where, settings, specs)
-        if earlier is not None and isinstance(resume, str | Path) and save is not None:
-            check_nothing_is_lost(Path(resume), Path(save), earlier, records)
-        evaluation = _Evaluation(
-            missions=found,
-            candidates=held,
-            specs=specs,
-            config=config,
-            jobs=num_jobs,
-            context=context,
-            preload=modules,
-            strict=strict,
-            keep=trajectories if callable(trajectories) else None,
-            num_agents=num_agents,
-            progress=progress,
-            settings=settings,
-            options={"jobs": str(jobs), "strict": strict, **known_texts, **(options or {})},
-            save=save,
-            records=records,
-            strategies={} if earlier is None else dict(earlier.strategies),
-            why={} if earlier is None else dict(earlier.why),
-        )
-        return evaluation.run()
+        parts: dict[str, Any] = {"settings": settings, "options": options, "worker_bytes": ()}
+        parts |= {name: {} if earlier is None else dict(getattr(earlier, name)) for name in ("strategies", "why")}
+        records = earlier_records(earlier, resume, save, settings, specs)
+        keep = trajectories if callable(trajectories) else None
 
+        def result_now(*, interrupted: bool = True) -> EvaluationResult:
+            played = tuple(records[spec.key] for spec in specs if spec.key in records)
+            missing = tuple(spec.key for spec in specs if spec.key not in records)
+            return EvaluationResult(episodes=played, missing=missing, interrupted=interrupted, **parts)
 
-@dataclass(kw_only=True)
-class _Evaluation:
-    """A call of `evaluate`, with checked arguments."""
+        def note(record: EpisodeRecord) -> None:
+            if keep is not None:
+                keep(record)
+                record = replace(record, trajectory=None)
+            records[record.key] = record
+            if progress is not None:
+                progress.note(record)
+            saver.note()
 
-    missions: Sequence[Mission]
-    candidates: Sequence[Candidate]
-    specs: Sequence[EpisodeSpec]
-    config: EvaluationConfig
-    jobs: int
-    context: StartMethod | None
-    preload: tuple[str, ...]
-    strict: bool
-    keep: Keep | None
-    num_agents: int | None
-    progress: Progress | None
-    settings: Mapping[str, Any]
-    options: Mapping[str, Any]
-    save: str | Path | None
-    records: dict[EpisodeKey, EpisodeRecord]
-    strategies: dict[str, Mapping[Any, str]]
-    why: dict[str, str]
-    worker_bytes: tuple[int, ...] = ()
-
-    _guard = CallGuard("evaluate")
-    """Shared by all evaluations: those that play in this process use state that the process has only once."""
-
-    def __post_init__(self) -> None:
-        self.saver = ResultSaver(self.save, partial(self._result, interrupted=True))
-
-    def run(self) -> EvaluationResult:
-        specs = [spec for spec in self.specs if spec.key not in self.records]
-        interrupted = False
+        saver, interrupted = ResultSaver(save, result_now), False
+        left = [spec for spec in specs if spec.key not in records]
         try:
-            if self.progress is not None:
-                self.progress.begin([spec.key for spec in self.specs], list(self.records.values()))
-            if specs and self.jobs:
-                self._play(specs)
-            elif specs:
-                self._play_here(specs)
+            if progress is not None:
+                progress.begin([spec.key for spec in specs], list(records.values()))
+            if left:
+                with contextlib.nullcontext() if num_jobs else _here.lock:
+                    _play(left, found, held, config, num_jobs, context, modules, num_agents, bool(strict), parts, note)
         except KeyboardInterrupt:
             interrupted = True
         except EpisodeFailed as error:
-            error.result = self._result(interrupted=True)
-            self.saver.try_to_save(error.result)
+            error.result = result_now()
+            saver.try_to_save(error.result)
             raise
-        result = self._result(interrupted=interrupted)
-        self.saver.save(result)
-        if (text := late_actions_text(result)) is not None:
-            warnings.warn(text, RuntimeWarning, stacklevel=user_stacklevel())
-        return result
-
-    @in_turn
-    def _play_here(self, specs: Sequence[EpisodeSpec]) -> None:
-        self._play(specs)
-
-    def _play(self, specs: Sequence[EpisodeSpec]) -> None:
-        config = self.config
-        num_workers, own_processes = split_jobs(config.all_strategies, self.jobs, len(specs))
-        make = partial(
-            EvaluationWorker,
-            self.missions,
-            self.candidates,
-            self.specs[0].root,
-            config,
-            Registrations.here(),
-            num_processes=own_processes if self.jobs else None,
-            alone=bool(self.specs[0].alone),
-        )
-        with (
-            one_thread(),
-            EvaluationWorkers(num_workers, self.context, self.preload, make, config.episode_timeout) as workers,
-        ):
-            workers.start()
-            rehearsals = RehearsalQueue(specs, config, workers.num_workers)
-            workers.run(rehearsals)
-            rehearsals.check(self.candidates, self.num_agents)
-            for text in rehearsals.warnings(self.candidates):
-                warnings.warn(text, PolicyNeverPlays, stacklevel=user_stacklevel())
-            results = rehearsals.results
-            found = {key if isinstance(key, str) else f"{key[0]} ({key[1]})": one for key, one in results.items()}
-            self.strategies |= {name: one.chosen for name, one in found.items() if one.chosen}
-            self.why |= {name: one.why for name, one in found.items() if one.why}
-            episodes = EpisodeQueue(
-                specs, results, self.candidates, self._note, strict=self.strict, side_by_side=workers.num_workers > 1
-            )
-            workers.run(episodes)
-            self.worker_bytes = workers.peak_bytes()
-
-    def _note(self, record: EpisodeRecord) -> None:
-        if self.keep is not None:
-            self.keep(record)
-            record = replace(record, trajectory=None)
-        self.records[record.key] = record
-        if self.progress is not None:
-            self.progress.note(record)
-        self.saver.note()
-
-    def _result(self, *, interrupted: bool) -> EvaluationResult:
-        keys = [spec.key for spec in self.specs]
-        return EvaluationResult(
-            episodes=tuple(self.records[key] for key in keys if key in self.records),
-            settings=self.settings,
-            interrupted=interrupted,
-            missing=tuple(key for key in keys if key not in self.records),
-            worker_bytes=self.worker_bytes,
-            options=self.options,
-            strategies=self.strategies,
-            why=self.why,
-        )
+        result = result_now(interrupted=interrupted)
+        saver.save(result)
+    if (text := late_actions_text(result)) is not None:
+        warnings.warn(text, RuntimeWarning, stacklevel=user_stacklevel())
+    return result
 
 
-# ---- missions and policies as text, for `--resume` ------------------------------------------------------------------
+def _play(
+    specs: Sequence[EpisodeSpec],
+    missions: Sequence[Mission],
+    candidates: Sequence[Candidate],
+    config: EvaluationConfig,
+    jobs: int,
+    context: StartMethod | None,
+    preload: tuple[str, ...],
+    num_agents: int | None,
+    strict: bool,
+    parts: dict[str, Any],
+    note: Callable[[EpisodeRecord], None],
+) -> None:
+    """Rehearse the missions and play these episodes. `parts`: fields of the result, which are filled in."""
+    num_workers, own_processes = split_jobs(config.all_strategies, jobs, len(specs))
+    alone, processes = bool(specs[0].alone), own_processes if jobs else None
+    given = missions, candidates, specs[0].root, config, Registrations.here() if jobs else None
+    make = partial(EvaluationWorker, *given, num_processes=processes, alone=alone)
+    with one_thread(), EvaluationWorkers(num_workers, context, preload, make, config.episode_timeout) as workers:
+        workers.start()
+        rehearsals = RehearsalQueue(specs, config, workers.num_workers)
+        workers.run(rehearsals)
+        for text in rehearsals.check(candidates, num_agents):
+            warnings.warn(text, PolicyNeverPlays, stacklevel=user_stacklevel())
+        for key, one in rehearsals.results.items():
+            name = key if isinstance(key, str) else f"{key[0]} ({key[1]})"
+            parts["strategies"] |= {name: one.chosen} if one.chosen else {}
+            parts["why"] |= {name: one.why} if one.why else {}
+        several = workers.num_workers > 1
+        workers.run(EpisodeQueue(specs, rehearsals.results, candidates, note, strict=strict, side_by_side=several))
+        parts["worker_bytes"] = workers.peak_bytes()
 
 
-def _texts_of(given: Any) -> Any:
-    """Return missions or policies as they were given, if that was text, a list of text, or a dict of text by name."""
-    if isinstance(given, str):
-        return [given]
-    if isinstance(given, Mapping):
-        is_text = all(isinstance(one, str) for item in given.items() for one in item)
-        return dict(given) if is_text else None
-    is_text = isinstance(given, Sequence) and all(isinstance(one, str) for one in given)
-    return list(given) if is_text else None
-
-
-def absolute_missions(texts: Any) -> Any:
-    """Return the texts of missions, in a list or by name, with absolute paths: a file may be resumed anywhere."""
-
-    def with_absolute_path(text: str) -> str:
-        name, mark, arguments = text.partition("?")
-        return f"{absolute(name)}{mark}{arguments}"
-
-    if isinstance(texts, Mapping):
-        return {name: with_absolute_path(one) for name, one in texts.items()}
-    return None if texts is None else [with_absolute_path(one) for one in texts]
-
-
-def absolute_policies(texts: Any, names: Sequence[str]) -> Any:
-    """Return the texts of policies with absolute paths, by name where that changes them: results keep their names."""
-    if texts is None:
+def late_actions_text(result: EvaluationResult) -> str | None:
+    """Return a warning with the number of late actions, or None if there were none."""
+    records = [record for record in result.episodes if record.late]
+    if not records:
         return None
-    given = list(texts.values() if isinstance(texts, Mapping) else texts)
-    found = [with_absolute_paths(one) for one in given]
-    return texts if found == given else dict(zip(names, found, strict=True))
+    late = sum(record.late for record in records)
+    limit = result.settings.get("action_timeout")
+    return (
+        f"{late:,} action{'s were' if late > 1 else ' was'} late in {len(records):,} of {len(result.episodes):,} "
+        f"episodes (action_timeout={limit}): the agents did nothing instead. How many are late depends on the machine, "
+        "its load and the number of jobs, and so do these scores. Give more time or fewer jobs to have scores that can "
+        "be repeated."
+    )
+
+
+# ---- arguments ------------------------------------------------------------------------------------------------------
+
+
+def _strategies_of(parallel_policy: Any, strategy: Any) -> tuple[Strategy, dict[str, Strategy]]:
+    """Return the strategy of all agents, and the strategies of single agents by the agent's name as text."""
+    everyone: Any = parallel_policy  # `EvaluationConfig` checks the name
+    if isinstance(parallel_policy, bool):
+        everyone = "auto" if parallel_policy else "sequential"
+    if isinstance(strategy, str):
+        if parallel_policy is not False:
+            raise BadEvaluation(f"{parallel_policy=} and {strategy=} both name a strategy for all agents.")
+        return strategy, {}  # type: ignore[return-value]  # `EvaluationConfig` checks the name
+    if not isinstance(strategy, Mapping | None):
+        raise BadEvaluation(f"strategy={strategy!r} is neither a name nor a dict of names by agent.")
+    for agent, name in (strategy or {}).items():
+        check_word(f"strategy={name!r} of the agent {str(agent)!r}", name, STRATEGIES)
+    return everyone, {str(agent): name for agent, name in (strategy or {}).items()}
+
+
+def check_jobs(jobs: Any, num_episodes: int, num_cores: int) -> int:
+    """Return the number of jobs. "auto" is one job for each core, and 0 where there is only one core or one episode."""
+    if isinstance(jobs, str) and jobs == "auto":
+        most = min(num_cores, num_episodes)
+        return most if most > 1 else 0
+    if isinstance(jobs, bool) or not isinstance(jobs, int | np.integer) or jobs < 0:
+        raise BadEvaluation(f"jobs={jobs!r} is neither a whole number from 0 up nor 'auto'.")
+    return int(jobs)
+
+
+def split_jobs(strategies: Collection[str], jobs: int, num_episodes: int) -> tuple[int, int]:
+    """Share `jobs` processes between episodes and agents. Return the number of workers, and of processes for each.
+
+    A worker plays whole episodes. Its own processes compute the actions of agents. All together are at most `jobs`.
+
+    - Episodes come first, because only a seed and a record travel for an episode: `min(jobs, num_episodes)` workers.
+      With "auto" the workers share the remaining jobs, so agents get processes only if there are more jobs than
+      episodes.
+    - "process" by name needs a process in each worker: `min(jobs // 2, num_episodes)` workers share the remaining jobs.
+    - Without "auto" and "process" no worker has processes of its own.
+    """
+    if "process" in strategies and jobs == 1:
+        raise BadEvaluation(
+            "jobs=1 is one process, which plays the episodes, and the strategy 'process' needs another one for the "
+            "agents. Give jobs=2 or more, or jobs=0 to play the episodes in this process."
+        )
+    workers = min(jobs // 2 if "process" in strategies else jobs, num_episodes)
+    if not workers or not {"process", "auto"} & set(strategies):
+        return workers, 0
+    return workers, (jobs - workers) // workers
+
+
+def _names(what: str, given: Any) -> tuple[str, ...]:
+    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (None,)
+    if not all(isinstance(name, str) for name in names):
+        raise BadEvaluation(f"{what}={given!r} is not a list of names.")
+    return names
+
+
+def mission_texts(given: Any) -> Any:
+    """Return missions as text with absolute paths, in a list or by name, or None: a file may be resumed anywhere."""
+    return _texts(given, lambda text: f"{absolute(text.partition('?')[0])}{''.join(text.partition('?')[1:])}")
+
+
+def policy_texts(given: Any, names: Sequence[str]) -> Any:
+    """Return policies as text with absolute paths, by name where that changes them: results keep their names."""
+    texts = _texts(given, with_absolute_paths)
+    if texts is None or texts == _texts(given, str):
+        return texts
+    return dict(zip(names, texts.values() if isinstance(texts, dict) else texts, strict=True))
+
+
+def _texts(given: Any, change: Callable[[str], str]) -> Any:
+    """Return what was given, if it was text, a list of text, or a dict of text by name, with each text changed."""
+    given = [given] if isinstance(given, str) else given
+    parts = [*given, *given.values()] if isinstance(given, Mapping) else given
+    if not isinstance(parts, Sequence) or not all(isinstance(one, str) for one in parts):
+        return None
+    if isinstance(given, Mapping):
+        return {name: change(one) for name, one in given.items()}
+    return [change(one) for one in given]
+
+
+# ---- resuming, and the results file ---------------------------------------------------------------------------------
+
+
+def earlier_result(resume: str | Path | EvaluationResult | None) -> EvaluationResult | None:
+    """Return the result to resume. Raises BadEvaluation if the file does not hold one."""
+    if not isinstance(resume, str | Path):
+        return resume
+    try:
+        return EvaluationResult.from_json(resume)
+    except BadDocument as error:
+        raise BadEvaluation(f"{error} It cannot be resumed.") from error
+
+
+def earlier_records(
+    earlier: EvaluationResult | None,
+    resume: str | Path | EvaluationResult | None,
+    save: str | Path | None,
+    settings: Mapping[str, Any],
+    specs: Iterable[EpisodeSpec],
+) -> dict[EpisodeKey, EpisodeRecord]:
+    """Return the records that need not be played again.
+
+    Raises BadEvaluation if they come from another evaluation than the one that is requested now (`settings`, `specs`),
+    or if `save` would replace the file to resume, and lose episodes that are not requested.
+    """
+    if earlier is None:
+        return {}
+    before, now = (json.loads(json.dumps(plain(one))) for one in (earlier.settings, settings))  # as files hold them
+    where = "The result to resume" if isinstance(resume, EvaluationResult) else str(resume)
+
+    def check(what: str, old: Any, new: Any) -> None:
+        """Raise unless the two are equal, and dicts in the same order."""
+        if old != new or (isinstance(new, dict) and list(old) != list(new)):
+            raise BadEvaluation(
+                f"{where} was made with {what}{old!r}, and {new!r} is requested. Its numbers would not be comparable "
+                "with the rest: give the old value, or start a new evaluation."
+            )
+
+    policies, requested = before.get("policies"), now["policies"]
+    if not isinstance(policies, dict) or not all(isinstance(one, dict) for one in policies.values()):
+        check("policies=", policies, requested)
+    # Their order counts, too: agents are dealt out by it. Checkpoints were compared when they were copied.
+    check("policies=", _comparable(policies, requested), _comparable(requested, policies))
+    for name, one in requested.items():
+        if policies[name].get(DIGEST, one.get(DIGEST)) != one.get(DIGEST):
+            raise BadEvaluation(f"{where} was made with a policy {name!r} whose code or files have changed since.")
+    check("versus=", before.get("versus", True), now.get("versus", True))
+    for name in [one for one in now if one not in ("missions", "policies", "episodes", "versus")]:
+        check(f"{name}=", before.get(name), now[name])
+    for name, mission in now["missions"].items():
+        check(f"the mission {name!r}: ", (before.get("missions") or {}).get(name, mission), mission)
+    wanted = {spec.key: spec.env_seed for spec in specs}
+    records = {record.key: record for record in earlier.episodes if wanted.get(record.key) == record.seed}
+    lost = sum(record.key not in records for record in earlier.episodes)
+    is_file = isinstance(resume, str | Path) and save is not None and Path(save).exists()
+    if lost and is_file and Path(str(resume)).samefile(str(save)):
+        raise BadEvaluation(
+            f"{save} holds {lost:,} episodes that are not requested now, and would lose them. Request all of its "
+            "missions and episodes, or save to another file."
+        )
+    return records
+
+
+def _comparable(policies: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what must be equal in both, except digests. With equal digests the data may be at another path."""
+    found = {}
+    for name, one in policies.items():
+        other = others.get(name, {})
+        paths = [settings.get("data") for settings in (one, other)]
+        is_same = DIGEST in one and one[DIGEST] == other.get(DIGEST) and all(isinstance(path, str) for path in paths)
+        is_there = any(os.path.lexists(str(path)) for path in paths)
+        skipped = (DIGEST, CHECKPOINT, *(("data",) if is_same and is_there else ()))
+        found[name] = {key: part for key, part in one.items() if key not in skipped}
+    return found
+
+
+class NotSaved(OSError):
+    """The file that was to hold an evaluation cannot be written. `result` is the evaluation: write it elsewhere."""
+
+    def __init__(self, path: Path, result: EvaluationResult, problem: OSError) -> None:
+        super().__init__(f"{path} cannot be written: {problem}. It does not hold all that was played.")
+        self.result = result
+
+
+class ResultSaver:
+    """Writes a results file while episodes are played, as often as that takes little time. No path: does nothing.
+
+    `result` returns the result of the episodes that are complete now.
+    """
+
+    def __init__(self, path: str | Path | None, result: Callable[[], EvaluationResult]) -> None:
+        self._path, self._result = None if path is None else Path(path), result
+        self._not_before = 0.0
+        if self._path is not None:
+            check_writable(self._path)
+
+    def note(self) -> None:
+        """Write the file after an episode, unless it was written a moment ago."""
+        if self._path is None or time.monotonic() < self._not_before:
+            return
+        began = time.monotonic()
+        self.try_to_save(self._result())
+        seconds = time.monotonic() - began
+        self._not_before = time.monotonic() + max(_LEAST_SECONDS, seconds / _MOST_SHARE)
+
+    def try_to_save(self, result: EvaluationResult) -> None:
+        """Write the file. Log an error: there may be space again later."""
+        try:
+            self.save(result)
+        except NotSaved as error:
+            _log.warning("%s", str(error))  # only the text: a handler that keeps the error would keep its frames
+
+    def save(self, result: EvaluationResult) -> None:
+        """Write the file. Raises NotSaved."""
+        try:
+            if self._path is not None:
+                result.to_json(self._path)
+        except OSError as error:
+            raise NotSaved(Path(str(self._path)), result, error) from error
+
+
+def check_writable(path: Path) -> None:
+    """Raise BadEvaluation if the file cannot be written."""
+    folder = path.parent
+    problem = "it is a folder" if path.is_dir() else "" if folder.is_dir() else f"there is no folder {folder}"
+    if not problem and not (os.access(folder, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))):
+        problem = "you have no permission"
+    if problem:
+        raise BadEvaluation(f"{path} cannot be written: {problem}. Name another file.")

@@ -26,26 +26,24 @@ A callable that returns a MettaGrid configuration is a mission, too: parallel-en
 from __future__ import annotations
 
 import fnmatch
-import importlib.util
+import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
 from parallel_envs.choices import Turns
-from parallel_envs.env_files import absolute, file_of, is_env_file, without_class
+from parallel_envs.env_files import absolute, file_of, is_env_file
 from parallel_envs.env_ids import PACKAGES, known_zoo_ids, modules_of, zoo_module
-from parallel_envs.evaluation.config import BadEvaluation, check_whole
-from parallel_envs.evaluation.determinism import seeded_globally
-from parallel_envs.extras import advice_for
+from parallel_envs.evaluation.records import BadEvaluation, check_names_differ, check_whole, check_word, plain
+from parallel_envs.extras import advice_for, is_installed
 from parallel_envs.multiagent.aec import TURNS, FastConversion, as_parallel, faster_conversion
 from parallel_envs.multiagent.by_name import FactoryByName, GymnasiumFactory, OneAgent, ZooFactory, env_factory
-from parallel_envs.spelling import hint, is_one_of, nearest_few, suggests_keywords
+from parallel_envs.spelling import hint, suggests_keywords
 from parallel_envs.trust import check_env
 from parallel_envs.yaml_files import content_of, value_of
 
@@ -80,44 +78,30 @@ class Mission:
     turns: Turns = "simultaneous"
 
     def __post_init__(self) -> None:
-        if not is_one_of(self.turns, TURNS):
-            raise BadEvaluation(
-                f"turns={self.turns!r} of the mission {self.name!r} is unknown. Choose one of {', '.join(TURNS)}."
-                f"{hint(self.turns, TURNS)}"
-            )
+        check_word(f"turns={self.turns!r} of the mission {self.name!r}", self.turns, TURNS)
         if not isinstance(self.kwargs, Mapping):
-            raise BadEvaluation(
-                f"kwargs={self.kwargs!r} of the mission {self.name!r} is not a dict of keyword arguments."
-            )
+            raise BadEvaluation(f"kwargs={self.kwargs!r} of the mission {self.name!r} is not a dict of arguments.")
         if isinstance(self.env, str):
             # Workers and readers of results files may have another working folder.
             object.__setattr__(self, "env", absolute(self.env))
 
     def make(self) -> Any:
         """Return a new environment. A Gymnasium environment is wrapped as a PettingZoo environment with one agent."""
-        make = partial(self.env, **self.kwargs) if callable(self.env) else self._factory()
-        env = make()
+        env = self.env(**self.kwargs) if callable(self.env) else self.factory()()
         if is_mettagrid_config(env):
             return MettaGridEnv(env)
         if isinstance(env, gymnasium.vector.VectorEnv):
             raise TypeError(f"The mission {self.name!r} makes {env}, a vector of environments. Make one environment.")
         return OneAgent(env) if isinstance(env, gymnasium.Env) else env
 
-    def _factory(self) -> Callable[[], Any]:
-        return env_factory(str(self.env), self.kwargs, self.turns)
+    def factory(self) -> Callable[..., Any]:
+        """Return the function that makes the environment: the mission's own, or that of its name."""
+        return self.env if callable(self.env) else env_factory(self.env, self.kwargs, self.turns)
 
     def described(self) -> dict[str, Any]:
         """Return the environment, its keyword arguments and `turns` as values that JSON can hold."""
         env = self.env if isinstance(self.env, str) else getattr(self.env, "__qualname__", type(self.env).__name__)
-        return {"env": env, "kwargs": {key: _plain(value) for key, value in self.kwargs.items()}, "turns": self.turns}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value if isinstance(value, str | int | float | bool | None) else repr(value)
+        return {"env": env, "kwargs": plain(self.kwargs), "turns": self.turns}
 
 
 class EnvMaker:
@@ -169,22 +153,9 @@ def missions_of(given: Any, num_agents: int | None = None) -> list[Mission]:
     else:
         several = isinstance(given, Sequence) and not isinstance(given, str)
         found = [mission for one in (given if several else [given]) for mission in _missions(one)]
-    if not found:
-        raise BadEvaluation("No mission was given. Give at least one, such as 'CartPole-v1'.")
     if num_agents is not None:
         found = [with_num_agents(mission, int(num_agents)) for mission in found]
-    names = [mission.name for mission in found]
-    if twice := [name for name in names if names.count(name) > 1]:
-        files = {str(one.env) for one in found if one.name == twice[0] and is_env_file(one.env)}
-        if len(files) > 1:
-            raise BadEvaluation(
-                f"Two missions are called {twice[0]!r}: results name a file by its name, without its folder. Rename "
-                "one of the files, or evaluate them separately (in Python, a dict {name: mission} names them, too)."
-            )
-        raise BadEvaluation(
-            f"Two missions are called {twice[0]!r}, and results could not tell them apart. Leave one out, or give a "
-            "dict {name: mission}."
-        )
+    check_names_differ("mission", [mission.name for mission in found])
     return found
 
 
@@ -204,14 +175,12 @@ def named_missions(text: str) -> list[Mission]:
     if match := _MISSION_FILE.fullmatch(text):
         return _missions_in_file(Path(match["path"]), match["which"])
     name, kwargs = _split(text)
-    if is_env_file(name):
-        _check_known(name)
-        short = f"{file_of(name).name}:{name.rpartition(':')[2]}"  # seeds follow from it, so it has no folder in it
-        return [Mission(name=f"{short}{text[len(name) :]}", env=name, kwargs=kwargs)]
-    if "*" in name or "[" in name:
+    if ("*" in name or "[" in name) and not is_env_file(name):
         arguments = text[len(name) :]
         return [Mission(name=f"{one}{arguments}", env=one, kwargs=kwargs) for one in _matching_names(name)]
     _check_known(name)
+    if is_env_file(name):  # seeds follow from the mission's name, so it has no folder in it
+        text = f"{file_of(name).name}:{name.rpartition(':')[2]}{text[len(name) :]}"
     return [Mission(name=text, env=name, kwargs=kwargs)]
 
 
@@ -226,7 +195,7 @@ def check_trusted(text: str, file: str, trust: Sequence[str]) -> None:
     else:
         name, kwargs = _split(text)
         if not is_env_file(name) and ("*" in name or "[" in name):
-            if package := _package_of(name):
+            if (package := name.rpartition(".")[0]) and not set("*[/") & set(package):
                 check_env(f"{package}.any", {}, file, trust)  # looking for matching names imports the package
             named = [(one, kwargs) for one in _matching_names(name)]
         else:
@@ -246,69 +215,28 @@ def _split(text: str) -> tuple[str, dict[str, Any]]:
 
 def _check_known(name: str) -> None:
     """Raise BadEvaluation with similar names for an unknown environment. No environment is made."""
-    if is_env_file(name):
-        try:
-            env_factory(name)
-        except ValueError as error:
-            raise BadEvaluation(str(error)) from None
-        return
-    if _FACTORY.fullmatch(name):
-        module = name.partition(":")[0]
-        if not _can_import(module):
-            raise BadEvaluation(
-                f"The mission {name!r} cannot be made: there is no module {module!r}.{_install_advice(name)}"
-            )
-        return
-    if problem := without_class(name):
-        raise BadEvaluation(f"The mission {problem}")
-    try:
-        env_factory(name, {})
-    except ValueError as error:
-        text = _install_advice(name) or _similar(name) or f" {error}"
-        raise BadEvaluation(f"The mission {name!r} is unknown.{text}") from None
-
-
-def _install_advice(name: str) -> str:
-    """Return how to install the package of an environment, if the package is known and missing, or an empty text."""
     package = re.split(r"[.:/]", name)[0]
-    if advice := advice_for(package):
-        return advice
-    is_missing = package in {known.partition(".")[0] for known in PACKAGES} and not _can_import(package)
-    return f" Its package is not installed: pip install {package}." if is_missing else ""
-
-
-def _can_import(module: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _similar(name: str, known: Iterable[str] | None = None, most: int = 3) -> str:
-    """Return the question whether a similar name was meant, by default of an environment. Empty if there is none."""
-    close = nearest_few(name, _known_names() if known is None else known, most=most, cutoff=0.7)
-    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-
-
-def _known_names() -> list[str]:
-    """Return the installed environments that can be given by name alone."""
-    modules = [module for package in PACKAGES for module in modules_of(package)]
-    return [*sorted(gymnasium.registry), *sorted(known_zoo_ids()), *modules]
-
-
-def _package_of(pattern: str) -> str:
-    """Return the package that contains all modules of a wildcard, or an empty text."""
-    package = pattern.rpartition(".")[0]
-    return "" if set("*[/") & set(package) else package
+        env_factory(name)
+    except ValueError as error:
+        advice = advice_for(package)
+        text = f"The mission {name!r} is unknown.{advice}" if advice else str(error)
+        raise BadEvaluation(text.replace("The environment", "The mission", 1)) from None
+    if _FACTORY.fullmatch(name) and not is_installed(package):
+        raise BadEvaluation(f"The mission {name!r} is unknown: there is no module {package!r}.{advice_for(package)}")
 
 
 def _matching_names(pattern: str) -> list[str]:
-    others = modules_of(package) if (package := _package_of(pattern)) else ()
-    found = fnmatch.filter(dict.fromkeys([*_known_names(), *others]), pattern)
+    """Return the installed environments that can be given by name alone and match a wildcard."""
+    package = pattern.rpartition(".")[0]  # that contains all modules which match
+    packages = [*PACKAGES, *([] if not package or set("*[/") & set(package) else [package])]
+    modules = [module for package in packages for module in modules_of(package)]
+    known = dict.fromkeys([*sorted(gymnasium.registry), *sorted(known_zoo_ids()), *modules])
+    found = fnmatch.filter(known, pattern)
     if "/" not in pattern:  # an environment with a module and an id would be played twice
         found = [name for name in found if "/" not in name or zoo_module(name) is None]
     if not found:
-        raise BadEvaluation(f"No mission matches {pattern!r}.{_similar(pattern.replace('*', ''))}")
+        raise BadEvaluation(f"No mission matches {pattern!r}.{hint(pattern.replace('*', ''), known)}")
     return found
 
 
@@ -318,96 +246,45 @@ def _matching_names(pattern: str) -> list[str]:
 def with_num_agents(mission: Mission, number: int) -> Mission:
     """Return the mission with this number of agents, given by the keyword of `NUM_AGENTS` that its environment has.
 
-    The keyword is looked up in the signature of the function or class that makes the environment. If the signature does
-    not tell (`**kwargs` alone) or has several of these keywords, environments are made here, one by each keyword, until
-    one has this number of agents. A mission that is named after its environment is renamed as if the number had been
-    given in its name (`name?N=4`), so both have the same episodes.
+    The keyword is looked up in the signature of the function or class that makes the environment. A mission that is
+    named after its environment is renamed as if the number had been given in its name (`name?N=4`), so both have the
+    same episodes.
 
     Raises BadEvaluation for a mission that takes no number of agents, or that was given another number already.
     """
-    if isinstance(mission.env, str) and isinstance(mission._factory(), GymnasiumFactory):
+    make = mission.factory()
+    if isinstance(make, GymnasiumFactory):
         if number == 1:
             return mission
-        raise BadEvaluation(
-            f"The mission {mission.name!r} is a Gymnasium environment, which has one agent, and {number} are requested."
-        )
+        raise BadEvaluation(f"The mission {mission.name!r} has one agent, and {number} are requested.")
     for keyword in NUM_AGENTS:
         if keyword in mission.kwargs:
             if mission.kwargs[keyword] == number:
                 return mission
-            raise BadEvaluation(
-                f"The mission {mission.name!r} has {keyword}={mission.kwargs[keyword]!r}, and {number} agents are "
-                "requested. Give one of the two."
-            )
-    named, takes_any = _keywords(mission)
-    known = [keyword for keyword in NUM_AGENTS if keyword in named]
-    if len(known) != 1:
-        tried = known or (list(NUM_AGENTS) if takes_any else [])
-        known = [keyword for keyword in tried if _count_agents(_with_keyword(mission, keyword, number)) == number][:1]
-    if not known:
-        others = ", ".join(sorted(named)) or "none"
-        raise BadEvaluation(
-            f"The mission {mission.name!r} takes no number of agents by any of the keywords {', '.join(NUM_AGENTS)}. "
-            f"Its own keywords: {others}. If one of these sets the agents, give it in the mission: name?keyword=value."
-        )
-    return _with_keyword(mission, known[0], number)
-
-
-def _with_keyword(mission: Mission, keyword: str, number: int) -> Mission:
-    name = mission.name
-    if isinstance(mission.env, str) and name.partition("?")[0] == mission.env:
-        name = f"{name}{'&' if '?' in name else '?'}{keyword}={number}"
-    return replace(mission, name=name, kwargs={**mission.kwargs, keyword: number})
-
-
-def _keywords(mission: Mission) -> tuple[set[str], bool]:
-    """Return the keyword arguments of a mission's environment, and whether it may take others."""
-    make = mission.env if callable(mission.env) else mission._factory()
-    makers: list[Any] = [make]
+            raise BadEvaluation(f"The mission {mission.name!r} has {keyword}={mission.kwargs[keyword]!r}, not {number}")
     try:
-        if isinstance(make, FactoryByName):
-            makers = [make.maker()]
-        elif isinstance(make, ZooFactory):
-            makers = make.makers()
+        makers = [make.maker()] if isinstance(make, FactoryByName) else [make]
+        makers = make.makers() if isinstance(make, ZooFactory) else makers
+        parameters = [one for maker in makers for one in inspect.signature(maker).parameters.values()]
     except Exception as error:  # user code
         text = f"The mission {mission.name!r} cannot be made: {type(error).__name__}: {error}"
         raise BadEvaluation(text) from error
-    try:
-        signatures = [inspect.signature(one).parameters.values() for one in makers]
-    except (TypeError, ValueError):  # something built in
-        return set(), True
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    named = {one.name for parameters in signatures for one in parameters if one.kind in kinds}
-    last = signatures[-1] if signatures else ()
-    return named, any(one.kind is inspect.Parameter.VAR_KEYWORD for one in last)
-
-
-def _count_agents(mission: Mission) -> int | None:
-    """Make an environment and return the number of its agents. Return None if the environment cannot be made."""
-    with seeded_globally(0):
-        try:
-            env = EnvMaker(mission).make()
-        except Exception:  # noqa: BLE001  # user code; most often a keyword that it does not know
-            return None
-        try:
-            agents = getattr(env, "possible_agents", None)
-            if agents is None:
-                env.reset(seed=0)
-                agents = env.agents
-            return len(agents)
-        except Exception:  # noqa: BLE001  # as above
-            return None
-        finally:
-            env.close()
+    named = {one.name for one in parameters if one.kind in kinds}
+    found = next((keyword for keyword in NUM_AGENTS if keyword in named), None)
+    if found is None:
+        raise BadEvaluation(
+            f"The mission {mission.name!r} takes no number of agents by any of the keywords {', '.join(NUM_AGENTS)}. "
+            f"Its own keywords: {', '.join(sorted(named)) or 'none'}. If one of these sets the agents, give it in the "
+            "mission: name?keyword=value."
+        )
+    name = mission.name
+    if isinstance(mission.env, str) and name.partition("?")[0] == mission.env:
+        name = f"{name}{'&' if '?' in name else '?'}{found}={number}"
+    return replace(mission, name=name, kwargs={**mission.kwargs, found: number})
 
 
 # ---- files of missions ----------------------------------------------------------------------------------------------
-
-_EXAMPLE = "`missions: {cart: {env: CartPole-v1}}`"
-_MISSION_SCHEMA = {"env": str, "kwargs": {"*": object}, "turns": str, "variants": {"*": {"*": object}}}
-_FILE_SCHEMA = {"missions": {"*": _MISSION_SCHEMA}, "sets": {"*": [str]}}
-"""By name a type, a list of it, or a block. "*" stands for any name."""
-_REQUIRED = ("missions", "env")
 
 
 def _missions_in_file(path: Path, which: str | None) -> list[Mission]:
@@ -432,7 +309,7 @@ def _missions_in_file(path: Path, which: str | None) -> list[Mission]:
             return [name for one in sets[pattern] for name in chosen(one, (*inside, pattern))]
         found = fnmatch.filter(missions, pattern) or fnmatch.filter(missions, f"{pattern}:*")
         if not found:
-            meant = _similar(pattern, [*missions, *sets])
+            meant = hint(pattern, [*sets, *missions])
             meant = meant or f" The file has {', '.join(map(repr, [*sets, *missions]))}."
             raise BadEvaluation(f"{path} has neither a mission nor a set {pattern!r}.{meant}")
         return found
@@ -449,38 +326,50 @@ def _file_entries(path: Path) -> Iterator[tuple[str, Mapping[str, Any], dict[str
 
 
 def _file_content(path: Path) -> dict[str, Any]:
+    from pydantic import ValidationError
+
     content = content_of(path, BadEvaluation)
-    if mistakes := list(_mistakes(content, _FILE_SCHEMA, "")):
-        raise BadEvaluation("\n  ".join([f"In {path}:", *mistakes]))
-    found: dict[str, Any] = content
-    return found
-
-
-def _mistakes(value: Any, schema: Any, where: str) -> Iterator[str]:
-    """Yield a sentence for each part of a file that does not have the form of the schema."""
-    if isinstance(schema, type):
-        if not isinstance(value, schema):
-            yield f"`{where}: {value!r}` is not text."
-    elif isinstance(schema, list):
-        if not isinstance(value, list):
-            yield f"`{where}: {value!r}` is not a list."
-        else:
-            for place, one in enumerate(value):
-                yield from _mistakes(one, schema[0], f"{where}.{place}")
-    elif not isinstance(value, dict):
-        yield f"`{where or 'the file'}` is {value!r}, and must be a block: {_EXAMPLE}."
-    else:
-        for name, one in value.items():
-            inner = f"{where}.{name}" if where else str(name)
-            if not isinstance(name, str):
-                yield f"The name in `{inner}` is not text. Write it in quotes."
-            elif name in schema or "*" in schema:
-                yield from _mistakes(one, schema.get(name, schema.get("*")), inner)
+    try:
+        found: dict[str, Any] = _file_model().model_validate(content).model_dump(exclude_unset=True)
+        return found
+    except ValidationError as error:
+        mistakes = []
+        for mistake in error.errors():
+            where, value = ".".join(map(str, mistake["loc"])), mistake["input"]
+            if mistake["type"] == "extra_forbidden":
+                known = ("env", "kwargs", "turns", "variants") if "." in where else ("missions", "sets")
+                meant = hint(str(mistake["loc"][-1]), known) or f" Known are {', '.join(known)}."
+                mistakes.append(f"`{where}` is unknown.{meant}")
+            elif mistake["type"] == "missing":
+                mistakes.append(f"`{where}` is missing.")
+            elif mistake["type"] in ("model_type", "dict_type"):
+                example = "`missions: {cart: {env: CartPole-v1}}`"
+                mistakes.append(f"`{where or 'the file'}` is {value!r}, and must be a block: {example}.")
             else:
-                meant = _similar(name, schema, most=1) or f" Known are {', '.join(schema)}."
-                yield f"`{inner}` is unknown.{meant}"
-        missing = [name for name in _REQUIRED if name in schema and name not in value]
-        yield from (f"`{where}.{name}` is missing." if where else f"`{name}` is missing." for name in missing)
+                mistakes.append(f"`{where}: {value!r}`: {mistake['msg']}.")
+        raise BadEvaluation("\n  ".join([f"In {path}:", *mistakes])) from None
+
+
+@functools.cache
+def _file_model() -> Any:
+    """Return the form of a file of missions. pydantic is imported late: workers do not need it."""
+    from pydantic import BaseModel
+
+    class Block(BaseModel, extra="forbid", strict=True):
+        """A mission in a file."""
+
+        env: str
+        kwargs: dict[str, Any] = {}
+        turns: str = "simultaneous"
+        variants: dict[str, dict[str, Any]] = {}
+
+    class File(BaseModel, extra="forbid", strict=True):
+        """A file of missions."""
+
+        missions: dict[str, Block]
+        sets: dict[str, list[str]] = {}
+
+    return File
 
 
 # ---- MettaGrid ------------------------------------------------------------------------------------------------------

@@ -1,15 +1,11 @@
 """Recordings of evaluated episodes: trajectories as archives of arrays, and videos.
 
-    save_episode(folder, record)                     # folder/simple_spread_v3-0007.npz, without pickle
-    read_episode(path).arrays["observations/agent_0"]
-    for video in record_videos(result, missions, policies, "worst", "videos"): ...
-
 An array has a row for each step in which the agent was present; `steps/...` has the numbers of these steps if the agent
 was not present in all of them. Observations and actions that are dicts or tuples have an array for each part:
 `observations/agent_0/camera`. Values whose shape changes from step to step are kept as text.
 
 Rendering costs time and may need a display, so it is no part of the evaluation: each episode is played again from its
-seed, in a worker process of its own, where a renderer cannot harm the evaluation. Videos need moviepy (extra `video`).
+seed, in a worker process of its own. Videos need moviepy (extra `video`).
 """
 
 from __future__ import annotations
@@ -27,18 +23,19 @@ import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.choices import Backend, Recorded, words
-from parallel_envs.engine import HOST, Call, PoolSettings, WorkerPool, open_pool
-from parallel_envs.evaluation.checkpoints import held_checkpoints
-from parallel_envs.evaluation.config import BadEvaluation, EvaluationConfig
+from parallel_envs.engine import HOST, Call, PoolSettings, open_pool
 from parallel_envs.evaluation.determinism import one_thread
 from parallel_envs.evaluation.episode import EpisodeContext, EpisodeSpec, play_episode
 from parallel_envs.evaluation.missions import EnvMaker, Mission, missions_of
-from parallel_envs.evaluation.policies import Candidate, PolicyTemplates, candidates_of
+from parallel_envs.evaluation.policies import Candidate, PolicyTemplates, candidates_of, held_checkpoints
 from parallel_envs.evaluation.records import (
     BadDocument,
+    BadEvaluation,
     EpisodeRecord,
+    EvaluationConfig,
     EvaluationResult,
     Trajectory,
+    check_word,
     names_of,
     record_of,
     record_values,
@@ -46,7 +43,6 @@ from parallel_envs.evaluation.records import (
 from parallel_envs.extras import install_line, is_installed
 from parallel_envs.files import private_folder, short_name
 from parallel_envs.rollouts.replay import read_archive, write_archive
-from parallel_envs.spelling import hint
 from parallel_envs.vector.registry import Registrations
 
 Array = npt.NDArray[Any]
@@ -69,13 +65,11 @@ class SavedEpisode:
 def save_episode(folder: str | Path, record: EpisodeRecord) -> Path:
     """Write an episode to the folder, which is created if it is missing. Return the path of the file."""
     if record.trajectory is None:
-        raise ValueError(
-            f"Episode {record.episode} of {record.mission!r} has no trajectory. Evaluate with trajectories=True."
-        )
+        raise ValueError(f"{record.key} has no trajectory. Evaluate with trajectories=True.")
     path = episode_file(folder, record)
     path.parent.mkdir(parents=True, exist_ok=True)
     header = {"kind": KIND, "schema": SCHEMA, "record": record_values(record)}
-    write_archive(path, header, trajectory_arrays(record.trajectory))
+    write_archive(path, header, _trajectory_arrays(record.trajectory))
     return path
 
 
@@ -103,8 +97,7 @@ def episode_file(folder: str | Path, record: EpisodeRecord, suffix: str = ".npz"
     return Path(folder) / f"{name}-{record.episode:04d}{suffix}"
 
 
-def trajectory_arrays(trajectory: Trajectory) -> dict[str, Array]:
-    """Return a trajectory as arrays by name."""
+def _trajectory_arrays(trajectory: Trajectory) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     names = names_of(dict.fromkeys(agent for step in trajectory.observations for agent in step))
     for part in _PARTS:
@@ -135,8 +128,6 @@ def _columns(name: str, values: Sequence[Any]) -> dict[str, Array]:
     return {column: array for part, inner in parts.items() for column, array in _columns(part, inner).items()}
 
 
-WHICH: tuple[Recorded, ...] = words(Recorded)
-
 _FRAMES_PER_SECOND = 30.0  # if the environment has no `render_fps`
 
 
@@ -149,16 +140,14 @@ class Video:
     """A video of an episode, or the problem that prevented it."""
 
     path: Path | None
-    record: EpisodeRecord
-    """The episode as it was evaluated."""
+    record: EpisodeRecord  # the episode as it was evaluated
     problem: str = ""
     """Why there is no video, or why it may not show what was evaluated. Empty if all is well."""
 
 
 def check_can_record(which: str) -> None:
     """Raise BadEvaluation if videos of these episodes cannot be made here. Call it before anything is played."""
-    if which not in WHICH:
-        raise BadEvaluation(f"record={which!r} is unknown. Choose one of {', '.join(WHICH)}.{hint(which, WHICH)}")
+    check_word(f"record={which!r}", which, words(Recorded))
     if not is_installed("moviepy"):
         raise BadEvaluation(f"Videos need moviepy, which is not installed: {install_line('moviepy')}.")
 
@@ -199,50 +188,35 @@ def record_videos(
     candidates = candidates_of(policies, proportions, trust)
     Path(folder).mkdir(parents=True, exist_ok=True)
     seed, max_steps = result.settings.get("seed", 42), result.settings.get("max_steps", 1000)
-    with held_checkpoints(candidates, result.settings) as held:
+    with contextlib.ExitStack() as stack:
+        held = stack.enter_context(held_checkpoints(candidates, result.settings))
         pool = open_pool(1, PoolSettings(backend=backend, name="film"))
-        try:
-            for record in chosen_records(result, which):
-                spec = EpisodeSpec(record.mission, record.episode, seed, record.alone)
-                replay = _Replay(spec, by_name[record.mission], tuple(held), max_steps, Registrations.here())
-                yield _recorded(pool, record, episode_file(folder, record, ".mp4"), replay)
-        finally:
-            pool.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Replay:
-    """An episode to play again, and what it needs."""
-
-    spec: EpisodeSpec
-    mission: Mission
-    candidates: tuple[Candidate, ...]
-    max_steps: int
-    registrations: Registrations
-
-
-def _recorded(pool: WorkerPool, record: EpisodeRecord, path: Path, replay: _Replay) -> Video:
-    if pool.death(0) is not None:
-        pool.restart(0)
-    key = pool.new_key()
-    pool.wait(pool.send({0: Call(HOST, "build", (key, VideoWorker, pool.backend == "process"))}))
-    with private_folder(path) as private:  # ffmpeg opens its file itself, and would follow links
-        draft = private / f"film{path.suffix}"
-        request = pool.send({0: Call(key, "record", (replay, draft))})
-        pool.wait(request)
-        reply = request.replies[0]
-        if reply.failure is None and reply.death is None:
-            draft.replace(path)
-    if reply.death is not None:
-        return Video(None, record, f"rendering ended its process (exit code {reply.death.exitcode})")
-    if reply.failure is None:
-        return Video(path, record, _difference(record, reply.value))
-    message, error = reply.failure.message, reply.failure.type_name
-    if "'render_mode'" in message:
-        message += ". Videos need an environment that takes render_mode='rgb_array'."
-    elif any(word in message for word in ("OpenGL", "EGL", "glGetError")) and "MUJOCO_GL" not in os.environ:
-        message += ". There is no display, and EGL was tried: install it (libegl1), or set MUJOCO_GL=osmesa."
-    return Video(None, record, message if error.endswith(CannotRender.__name__) else f"{error}: {message}")
+        stack.callback(pool.close)
+        for record in chosen_records(result, which):
+            if pool.death(0) is not None:
+                pool.restart(0)
+            key, path = pool.new_key(), episode_file(folder, record, ".mp4")
+            spec = EpisodeSpec(record.mission, record.episode, seed, record.alone)
+            arguments = held, max_steps, Registrations.here(), pool.backend == "process"
+            pool.wait(pool.send({0: Call(HOST, "build", (key, VideoWorker, *arguments))}))
+            with private_folder(path) as private:  # ffmpeg opens its file itself, and would follow links
+                draft = private / f"film{path.suffix}"
+                request = pool.send({0: Call(key, "record", (spec, by_name[record.mission], draft))})
+                pool.wait(request)
+                reply = request.replies[0]
+                if reply.failure is None and reply.death is None:
+                    draft.replace(path)
+            if reply.death is not None:
+                yield Video(None, record, f"rendering ended its process (exit code {reply.death.exitcode})")
+            elif reply.failure is not None:
+                text, error = reply.failure.message, reply.failure.type_name
+                if "'render_mode'" in text:
+                    text += ". Videos need an environment that takes render_mode='rgb_array'."
+                elif any(word in text for word in ("OpenGL", "EGL", "glGetError")) and "MUJOCO_GL" not in os.environ:
+                    text += ". There is no display, and EGL was tried: install it (libegl1), or set MUJOCO_GL=osmesa."
+                yield Video(None, record, text if error.endswith(CannotRender.__name__) else f"{error}: {text}")
+            else:
+                yield Video(path, record, _difference(record, reply.value))
 
 
 def _difference(evaluated: EpisodeRecord, replayed: EpisodeRecord) -> str:
@@ -261,56 +235,50 @@ def _difference(evaluated: EpisodeRecord, replayed: EpisodeRecord) -> str:
 
 
 class VideoWorker:
-    """Plays an episode in a worker process and records it.
+    """Plays episodes in a worker process and records them.
 
     With `own_process` it may set the environment variables that make SDL and MuJoCo render without a display.
     """
 
-    def __init__(self, own_process: bool) -> None:
+    def __init__(
+        self, candidates: Sequence[Candidate], max_steps: int, registrations: Registrations, own_process: bool
+    ) -> None:
+        self._candidates = candidates
+        # There are no deadlines: recording takes time.
+        self._config = EvaluationConfig(lateness_budget=None, max_steps=max_steps)
+        registrations.install()
         if own_process and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
             os.environ.setdefault("MUJOCO_GL", "egl")
 
-    def record(self, replay: _Replay, path: Path) -> EpisodeRecord:
+    def record(self, spec: EpisodeSpec, mission: Mission, path: Path) -> EpisodeRecord:
         """Play the episode and write the video. Raise CannotRender if there were no images."""
-        replay.registrations.install()
-        shown = dataclasses.replace(replay.mission, kwargs={**replay.mission.kwargs, "render_mode": "rgb_array"})
-        config = EvaluationConfig(
-            lateness_budget=None, max_steps=replay.max_steps
-        )  # no deadlines: recording takes time
-        templates = PolicyTemplates(replay.candidates, replay.spec.root, alone=bool(replay.spec.alone))
-        with contextlib.closing(_VideoFile(path)) as video, one_thread(), contextlib.closing(templates):
-            context = EpisodeContext(maker=EnvMaker(shown), templates=templates, config=config, watch=video.add_frame)
-            record = play_episode(replay.spec, context)
+        shown = EnvMaker(dataclasses.replace(mission, kwargs={**mission.kwargs, "render_mode": "rgb_array"}))
+        templates = PolicyTemplates(self._candidates, spec.root, alone=bool(spec.alone))
+        with contextlib.ExitStack() as stack:
+            writer: Any = None
+
+            def add_frame(env: Any) -> None:
+                nonlocal writer
+                frame = env.render()
+                if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[-1] != 3:
+                    raise CannotRender(
+                        f"{type(frame).__name__} was rendered with render_mode='rgb_array', not an image"
+                    )
+                if writer is None:  # the first frame has the size
+                    from moviepy.video.io.ffmpeg_writer import FFMPEG_VideoWriter
+
+                    height, width = frame.shape[:2]
+                    fps = float((getattr(env, "metadata", None) or {}).get("render_fps") or _FRAMES_PER_SECOND)
+                    writer = FFMPEG_VideoWriter(str(path), (width, height), fps, codec="libx264")
+                    stack.callback(writer.close)
+                writer.write_frame(np.ascontiguousarray(frame, np.uint8))
+
+            stack.enter_context(one_thread())
+            stack.callback(templates.close)
+            context = EpisodeContext(maker=shown, templates=templates, config=self._config, watch=add_frame)
+            record = play_episode(spec, context)
         if not path.exists():
             failure = record.failure
             raise CannotRender("nothing was rendered" if failure is None else f"{failure.where}: {failure.message}")
         return record
-
-
-class _VideoFile:
-    """Writes frames to a video. The file is opened with the first frame, which has the size."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._writer: Any = None
-
-    def add_frame(self, env: Any) -> None:
-        frame = env.render()
-        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[-1] != 3:
-            raise CannotRender(
-                f"With render_mode='rgb_array' the environment renders {type(frame).__name__}, not an image in colour "
-                "(an array of height, width and 3)."
-            )
-        if self._writer is None:
-            from moviepy.video.io.ffmpeg_writer import FFMPEG_VideoWriter
-
-            height, width = frame.shape[:2]
-            fps = float((getattr(env, "metadata", None) or {}).get("render_fps") or _FRAMES_PER_SECOND)
-            self._writer = FFMPEG_VideoWriter(str(self._path), (width, height), fps, codec="libx264")
-        self._writer.write_frame(np.ascontiguousarray(frame, np.uint8))
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None

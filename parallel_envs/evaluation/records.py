@@ -1,4 +1,4 @@
-"""Records of episodes, the result of an evaluation, and its form as JSON, YAML, CSV, text and HTML.
+"""Settings, records and results of an evaluation, and the result as JSON, YAML, CSV, text and HTML.
 
 A JSON or YAML document holds the episodes and, for readers, their statistics. Reading takes the episodes alone and
 computes the statistics anew. Numbers are read back bit by bit. NaN and infinity are written as text, because JSON has
@@ -7,7 +7,10 @@ no words for them. Agents are text in all files.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import html
+import io
 import json
 import math
 import shutil
@@ -18,8 +21,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from parallel_envs.choices import Strategy, words
 from parallel_envs.evaluation.statistics import Summary, per_mission, per_mission_and_policy, per_policy
 from parallel_envs.files import write_whole
+from parallel_envs.spelling import hint, is_one_of
 
 Agent = Any
 """Any hashable object."""
@@ -36,8 +41,83 @@ FailureKind = Literal["policy", "env", "nonsense", "timeout", "death", "run"]
 """The cause of a failure: a policy that raised or could not be made; an environment that did; a policy whose action is
 not in its space; an episode that took too long; a worker that died; the evaluation itself."""
 
+STRATEGIES: tuple[str, ...] = words(Strategy)
 
-# ---- values ---------------------------------------------------------------------------------------------------------
+
+# ---- settings -------------------------------------------------------------------------------------------------------
+
+
+class BadEvaluation(ValueError):
+    """The evaluation cannot be done as asked: an unknown mission, a policy that does not fit, a number out of range."""
+
+
+def check_whole(name: str, value: Any, *, least: int) -> int:
+    """Return a whole number that is at least `least`, or raise BadEvaluation."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise BadEvaluation(f"{name}={value!r} is not a whole number from {least} up.")
+    return int(value)
+
+
+def check_word(what: str, value: Any, known: Sequence[str]) -> None:
+    """Raise BadEvaluation for a value that is none of the known words. `what` names the argument and the value."""
+    if not is_one_of(value, known):
+        raise BadEvaluation(f"{what} is unknown. Choose one of {', '.join(known)}.{hint(value, known)}")
+
+
+def check_names_differ(what: str, names: Sequence[str]) -> None:
+    """Raise BadEvaluation for a name that is there twice, or for no name."""
+    if not names:
+        raise BadEvaluation(f"No {what} was given. Give at least one.")
+    if twice := [name for name in names if names.count(name) > 1]:
+        plural = f"{what.removesuffix('y')}ies" if what.endswith("y") else f"{what}s"
+        raise BadEvaluation(
+            f"Two {plural} are called {twice[0]!r}, and results could not tell them apart. Leave one out, or give a "
+            f"dict {{name: {what}}}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig:
+    """Settings that every worker gets. They are arguments of `evaluate`, and are explained there."""
+
+    strategy: Strategy = "sequential"
+    strategies: Mapping[str, Strategy] = field(default_factory=dict)
+    action_timeout: float | None = None
+    lateness_budget: float | None = 5.0
+    episode_timeout: float | None = None
+    max_steps: int = 1000
+    info_keys: tuple[str, ...] = ()
+    trajectories: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("action_timeout", "lateness_budget", "episode_timeout"):
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (is_number and 0.0 < value < math.inf):
+                raise BadEvaluation(f"{name}={value!r} is not a number of seconds above 0, nor None for no limit.")
+        check_word(f"parallel_policy={self.strategy!r}", self.strategy, STRATEGIES)
+
+    def strategy_of(self, agent: Any) -> Strategy:
+        """Return the strategy that was requested for one agent."""
+        return self.strategies.get(str(agent), self.strategy)
+
+    @property
+    def all_strategies(self) -> frozenset[Strategy]:
+        """All strategies that were requested."""
+        return frozenset({self.strategy, *self.strategies.values()})
+
+    def described(self) -> Mapping[str, Any]:
+        """Return the settings that the numbers depend on, as values that JSON can hold."""
+        names = ("action_timeout", "lateness_budget", "episode_timeout", "max_steps")
+        return {
+            "parallel_policy": self.strategy,
+            "strategy": dict(sorted(self.strategies.items())) or None,
+            **{name: getattr(self, name) for name in names},
+            "info_keys": list(self.info_keys),
+        }
+
+
+# ---- records --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +125,7 @@ class Failure:
     """The reason why an episode has no result."""
 
     kind: FailureKind
-    error_type: str
-    """The name of the exception, such as `ValueError` or `WorkerDied`."""
+    error_type: str  # the name of the exception, such as `ValueError` or `WorkerDied`
     message: str
     traceback: str = ""
     """The remote traceback, or the last output or stack of a worker that died or hung, if it is known."""
@@ -66,6 +145,11 @@ class Trajectory:
     rewards: Sequence[Mapping[Agent, float]]
     terminations: Sequence[Mapping[Agent, bool]]
     truncations: Sequence[Mapping[Agent, bool]]
+
+
+def key_of(mission: str, episode: int, alone: str = "") -> EpisodeKey:
+    """Return the key of an episode. `alone`: the policy, where each policy plays on its own."""
+    return (mission, episode, alone) if alone else (mission, episode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +191,7 @@ class EpisodeRecord:
     @property
     def key(self) -> EpisodeKey:
         """The mission and the number; and the policy, where each policy played on its own."""
-        return (self.mission, self.episode, self.alone) if self.alone else (self.mission, self.episode)
+        return key_of(self.mission, self.episode, self.alone)
 
     @property
     def mixed(self) -> bool:
@@ -122,7 +206,7 @@ class EpisodeRecord:
     @property
     def score(self) -> float | None:
         """The mean of the agents' returns, or None if the episode failed."""
-        return None if self.failure is not None or not self.returns else _mean(self.returns.values())
+        return self._mean_return(self.returns)
 
     def late_of(self, policy: str) -> int:
         """Return the number of late actions of the agents that had this policy."""
@@ -130,13 +214,11 @@ class EpisodeRecord:
 
     def score_of(self, policy: str) -> float | None:
         """Return the mean return of the agents that had this policy. None: no agent had it, or the episode failed."""
-        mine = [total for agent, total in self.returns.items() if self.assignment.get(agent) == policy]
-        return _mean(mine) if mine and self.failure is None else None
+        return self._mean_return([agent for agent in self.returns if self.assignment.get(agent) == policy])
 
-
-def _mean(values: Iterable[Any]) -> float:
-    numbers = [float(value) for value in values]
-    return sum(numbers) / len(numbers)
+    def _mean_return(self, agents: Iterable[Agent]) -> float | None:
+        numbers = [float(self.returns[agent]) for agent in agents]
+        return sum(numbers) / len(numbers) if numbers and self.failure is None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -180,9 +262,7 @@ class EvaluationResult:
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook."""
-        from parallel_envs.evaluation.tables import html_table
-
-        return html_table(self)
+        return f"<pre>{html.escape(self.to_table())}</pre>"
 
     @property
     def failures(self) -> tuple[EpisodeRecord, ...]:
@@ -214,7 +294,7 @@ class EvaluationResult:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Return everything except trajectories as JSON, and write it to `path`, if one is given."""
-        return _written(json.dumps(to_document(self), indent=2, allow_nan=False) + "\n", path)
+        return write_text(json.dumps(to_document(self), indent=2, allow_nan=False) + "\n", path)
 
     def to_yaml(self) -> str:
         """Return everything except trajectories as YAML."""
@@ -229,11 +309,8 @@ class EvaluationResult:
         A row has the figures of the episode, then policy, return and late actions of each agent. The column `policy`
         has the policy that all agents had, or "mixed".
         """
-        import csv
-        import io
-
-        agents_of = [list(dict.fromkeys([*record.assignment, *record.returns])) for record in self.episodes]
-        agents = list(dict.fromkeys(str(agent) for own in agents_of for agent in own))
+        agents_of = [dict.fromkeys([*record.assignment, *record.returns]) for record in self.episodes]
+        agents = dict.fromkeys(str(agent) for own in agents_of for agent in own)
         columns = [*_CSV_COLUMNS, *(f"{what}:{agent}" for agent in agents for what in ("policy", "return", "timeouts"))]
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
@@ -252,7 +329,7 @@ class EvaluationResult:
                     f"timeouts:{agent}": record.timeouts.get(agent, 0),
                 }
             writer.writerow({name: "" if value is None else plain(value) for name, value in row.items()})
-        return _written(text.getvalue(), path)
+        return write_text(text.getvalue(), path)
 
     def to_table(self, width: int = 120) -> str:
         """Return tables of missions and policies as text of at most `width` columns."""
@@ -268,44 +345,43 @@ class EvaluationResult:
         except OSError as error:
             raise BadDocument(f"{path} cannot be read: {error.strerror}.") from error
         except (ValueError, RecursionError) as error:
-            raise BadDocument(
-                f"{path} is not JSON ({error}). Give a file that `parallel-envs eval --output` wrote."
-            ) from error
-        return from_document(document, str(path))
+            raise BadDocument(f"{path} is not JSON ({error}). {_ADVICE}") from error
+        return _from_document(document, str(path))
 
 
-def _written(text: str, path: str | Path | None) -> str:
+def write_text(text: str, path: str | Path | None) -> str:
+    """Return the text, and write it to `path`, if one is given: readers see the old file or the whole new one."""
     if path is not None:
-        write_text(path, text)
+        write_whole(Path(path), lambda file: file.write(text.encode()))
     return text
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Write a file: readers see the old file or the whole new one."""
-    write_whole(Path(path), lambda file: file.write(text.encode()))
 
 
 # ---- documents: JSON and YAML ---------------------------------------------------------------------------------------
 
 SCHEMA = 1
 KIND = "parallel_envs evaluation"
+_ADVICE = "Give a file that `parallel-envs eval --output` wrote."
 
 Values = dict[str, Any]
 
-_RECORD_TYPES: dict[str, tuple[type, ...]] = {
+_Types = Mapping[str, tuple[type, ...]]
+"""The types that values in a document may have, by name."""
+_DOCUMENT_TYPES: _Types = {
+    **dict.fromkeys(("episodes", "missing"), (list, tuple)),
+    **dict.fromkeys(("settings", "options", "strategies", "why"), (Mapping,)),
+}
+_SETTINGS_TYPES: _Types = {
+    "missions": (Mapping,),
+    "policies": (Mapping, list, tuple),
+    **dict.fromkeys(("seed", "max_steps", "episodes"), (int,)),
+}
+_RECORD_TYPES: _Types = {
     **dict.fromkeys(("mission", "alone"), (str,)),
     **dict.fromkeys(("episode", "seed", "length", "attempts"), (int,)),
     **dict.fromkeys(("assignment", "returns", "infos", "timeouts"), (Mapping,)),
-    **dict.fromkeys(("seconds",), (int, float)),
-    **dict.fromkeys(("success",), (bool, type(None))),
+    "seconds": (int, float),
+    "success": (bool, type(None)),
 }
-"""The types of a record's fields in a document."""
-_SETTINGS_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("missions",), (Mapping,)),
-    **dict.fromkeys(("policies",), (Mapping, list, tuple)),
-    **dict.fromkeys(("seed", "max_steps", "episodes"), (int,)),
-}
-"""The types of the settings that are read from a document."""
 
 
 class BadDocument(ValueError):
@@ -339,35 +415,20 @@ def to_document(result: EvaluationResult) -> Values:
     }
 
 
-def from_document(document: Any, where: str = "The document") -> EvaluationResult:
-    """Return the evaluation in a document. Raise BadDocument if it is not one. `where`: its name in errors."""
+def _from_document(document: Any, where: str) -> EvaluationResult:
     if not isinstance(document, Mapping) or document.get("kind") != KIND:
-        raise BadDocument(f"{where} is not an evaluation. Give a file that `parallel-envs eval --output` wrote.")
+        raise BadDocument(f"{where} is not an evaluation. {_ADVICE}")
     if document.get("schema") != SCHEMA:
-        raise BadDocument(
-            f"{where} has schema {document.get('schema')!r}, and this version reads {SCHEMA}. Evaluate anew, or read "
-            "it with the version that wrote it."
-        )
+        raise BadDocument(f"{where} has schema {document.get('schema')!r}, and this version reads {SCHEMA}.")
     try:
-        _check_type("episodes", document["episodes"], (list, tuple))
-        _check_type("settings", document["settings"], (Mapping,))
-        for name in ("options", "strategies", "why"):
-            _check_type(name, document.get(name, {}), (Mapping,))
-        for name, types in _SETTINGS_TYPES.items():
-            if name in document["settings"]:
-                _check_type(name, document["settings"][name], types)
-        missing: list[EpisodeKey] = []
-        for mission, episode, *alone in document["missing"]:
-            if alone:
-                (policy,) = alone
-                missing.append((str(mission), int(episode), str(policy)))
-            else:
-                missing.append((str(mission), int(episode)))
+        _check_types(document, _DOCUMENT_TYPES)
+        _check_types(document["settings"], _SETTINGS_TYPES)
+        missing = document["missing"]
         return EvaluationResult(
             episodes=tuple(map(record_of, document["episodes"])),
             settings=dict(document["settings"]),
             interrupted=bool(document["interrupted"]),
-            missing=tuple(missing),
+            missing=tuple(key_of(str(name), int(episode), *map(str, alone)) for name, episode, *alone in missing),
             worker_bytes=tuple(map(int, document["worker_bytes"])),
             options=dict(document.get("options", {})),
             strategies={
@@ -392,26 +453,24 @@ def record_values(record: EpisodeRecord) -> Values:
 
 def record_of(values: Mapping[str, Any]) -> EpisodeRecord:
     """Return the episode that `record_values` wrote. Raise TypeError, ValueError and others for wrong values."""
+    _check_types(values, _RECORD_TYPES)
     found = dict(values)
-    for name, types in _RECORD_TYPES.items():
-        if name in found:
-            _check_type(name, found[name], types)
     for name, kind in (("returns", float), ("timeouts", int)):
         found[name] = {agent: kind(number) for agent, number in found.get(name, {}).items()}
-    for policy in found.get("assignment", {}).values():
-        _check_type("assignment", policy, (str,))
-    failure = found.pop("failure", None)
+    failure = found.pop("failure", None) or {}
+    for texts in (failure, found.get("assignment", {})):
+        _check_types(texts, dict.fromkeys(texts, (str,)))
     found.pop("late", None)  # written for readers: the sum of `timeouts`
-    for name, text in (failure or {}).items():
-        _check_type(name, text, (str,))
     if found.pop("trajectory", None) is not None:
         raise ValueError("trajectories are not in such files")
     return EpisodeRecord(**found, failure=Failure(**failure) if failure else None)
 
 
-def _check_type(name: str, value: Any, types: tuple[type, ...]) -> None:
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise TypeError(f"{name} is {value!r}")
+def _check_types(values: Mapping[str, Any], types: _Types) -> None:
+    for name in types:
+        value = values.get(name)
+        if name in values and (not isinstance(value, types[name]) or isinstance(value, bool) > (bool in types[name])):
+            raise TypeError(f"{name} is {value!r}")
 
 
 def plain(value: Any) -> Any:

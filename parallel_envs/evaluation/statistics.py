@@ -1,8 +1,5 @@
 """Statistics of scores: mean, standard error, interquartile mean with a bootstrap interval, success rate.
 
-    summarise({"easy": [3.0, 4.0], "hard": [1.0, 0.0]}, failed=1, seed=7)
-    bootstrap_interval([[3.0, 4.0, 3.5], [1.0, 0.0, 2.0]], interquartile_mean, seed=7)
-
 Scores come in strata, one for each mission. Missions differ by more than chance, so the bootstrap resamples within each
 stratum, with replacement. An episode that failed has no return: it is counted, not averaged.
 """
@@ -39,22 +36,17 @@ _QUIET: dict[str, Any] = {"invalid": "ignore", "over": "ignore"}
 class Summary:
     """Statistics of some episodes. A figure that needs more episodes is None."""
 
-    n: int
-    """The number of episodes without a failure. The figures are made of these."""
-    failed: int
-    """The number of episodes that failed. They count as failures in `success_rate`, and nowhere else."""
+    n: int  # the number of episodes without a failure. The figures are made of these
+    failed: int  # the number of episodes that failed. They count as failures in `success_rate`, and nowhere else
     mean: float | None
     standard_error: float | None
     iqm: float | None
-    iqm_interval: Interval | None
-    """The 95 % interval of the interquartile mean, by a bootstrap within each stratum."""
-    success_rate: float | None
-    """None if the environment does not tell successes."""
+    iqm_interval: Interval | None  # the 95 % interval of the interquartile mean, by a bootstrap within each stratum
+    success_rate: float | None  # None if the environment does not tell successes
     mixed: bool = False
     """Whether agents of several policies played in some of these episodes. The figures are of the policy's own agents,
     but depend on the other policies."""
-    late: int = 0
-    """The number of late actions that were replaced. 0 unless there was an `action_timeout`."""
+    late: int = 0  # the number of late actions that were replaced. 0 unless there was an `action_timeout`
 
 
 def summarise(
@@ -184,9 +176,8 @@ def per_mission(result: EvaluationResult) -> dict[str, Summary]:
     found = {}
     for name in result.missions:
         records = [record for record in result.episodes if record.mission == name]
-        late = sum(record.late for record in records)
-        summary = _summary(result, records, lambda record: record.score, late)
-        found[name] = _without_mean(summary) if len({record.alone for record in records}) > 1 else summary
+        has_mean = len({record.alone for record in records}) < 2
+        found[name] = _summary(result, records, has_mean=has_mean)
     return found
 
 
@@ -199,73 +190,49 @@ def per_policy(result: EvaluationResult) -> dict[str, Summary]:
     group_of = {mission: group for group in comparable_missions(result) for mission in group}
     found = {}
     for name in result.policies:
-        if (summary := _of_policy(result, name, result.episodes)) is not None:
-            played = {group_of[record.mission] for record in result.episodes if _took_part(record, name)}
-            found[name] = _without_mean(summary) if len(played) > 1 else summary
+        if records := _episodes_of(name, result.episodes):
+            has_mean = len({group_of[record.mission] for record in records}) < 2
+            found[name] = _summary(result, records, name, has_mean=has_mean)
     return found
 
 
 def per_mission_and_policy(result: EvaluationResult) -> dict[tuple[str, str], Summary]:
     """Return the statistics of each policy in each mission in which it took part."""
-    found = {
-        (mission, policy): _of_policy(result, policy, [one for one in result.episodes if one.mission == mission])
-        for mission in result.missions
-        for policy in result.policies
-    }
-    return {key: summary for key, summary in found.items() if summary is not None}
+    found = {}
+    for mission in result.missions:
+        for policy in result.policies:
+            if records := _episodes_of(policy, [one for one in result.episodes if one.mission == mission]):
+                found[mission, policy] = _summary(result, records, policy)
+    return found
 
 
-def _of_policy(result: EvaluationResult, policy: str, records: Sequence[EpisodeRecord]) -> Summary | None:
-    """Return the statistics of a policy in these episodes, or None if it took no part."""
-    taken = [record for record in records if _took_part(record, policy)]
-    if not taken:
-        return None
-    late = sum(record.late_of(policy) for record in taken)
-    return _summary(result, taken, lambda record: record.score_of(policy), late)
-
-
-def _took_part(record: EpisodeRecord, policy: str) -> bool:
-    """Return whether a policy played in an episode, or would have, if it failed before agents had policies."""
-    if record.alone:
-        return record.alone == policy
-    return policy in record.assignment.values() or (record.failure is not None and not record.assignment)
-
-
-def _without_mean(summary: Summary) -> Summary:
-    return dataclasses.replace(summary, mean=None, standard_error=None, iqm=None, iqm_interval=None)
+def _episodes_of(policy: str, records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
+    """Return the episodes in which a policy played, or would have, if they failed before agents had policies."""
+    return [
+        one
+        for one in records
+        if one.alone == policy
+        or (not one.alone and (policy in one.assignment.values() or (one.failure and not one.assignment)))
+    ]
 
 
 def _summary(
-    result: EvaluationResult,
-    records: Sequence[EpisodeRecord],
-    score: Callable[[EpisodeRecord], float | None],
-    late: int,
+    result: EvaluationResult, records: Sequence[EpisodeRecord], policy: str | None = None, *, has_mean: bool = True
 ) -> Summary:
+    """Return the statistics of these episodes, or of the agents of a policy in them."""
     strata: dict[str, list[float]] = {}
     for record in records:
-        if (value := score(record)) is not None:
-            strata.setdefault(record.mission, []).append(value)
+        if (score := record.score if policy is None else record.score_of(policy)) is not None:
+            strata.setdefault(record.mission, []).append(score)
     seed = result.settings.get("seed")
-    return summarise(
+    found = summarise(
         strata,
         failed=sum(record.failure is not None for record in records),
         successes=[record.success for record in records if record.failure is None],
-        late=late,
+        late=sum(record.late if policy is None else record.late_of(policy) for record in records),
         seed=seed if isinstance(seed, int) else 0,
         mixed=any(record.mixed for record in records),
     )
-
-
-def late_actions_text(result: EvaluationResult) -> str | None:
-    """Return a warning with the number of late actions, or None if there were none."""
-    records = [record for record in result.episodes if record.late]
-    if not records:
-        return None
-    late = sum(record.late for record in records)
-    limit = result.settings.get("action_timeout")
-    return (
-        f"{late:,} action{'s were' if late > 1 else ' was'} late in {len(records):,} of {len(result.episodes):,} "
-        f"episodes (action_timeout={limit}): the agents did nothing instead. How many are late depends on the machine, "
-        "its load and the number of jobs, and so do these scores. Give more time or fewer jobs to have scores that can "
-        "be repeated."
-    )
+    if has_mean:
+        return found
+    return dataclasses.replace(found, mean=None, standard_error=None, iqm=None, iqm_interval=None)

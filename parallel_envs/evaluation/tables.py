@@ -1,9 +1,8 @@
-"""Tables of an evaluation, a comparison and cross-play, for terminals, text files and notebooks."""
+"""Tables of an evaluation, a comparison and cross-play, for terminals and text files."""
 
 from __future__ import annotations
 
 import dataclasses
-import html
 import io
 import math
 import re
@@ -15,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from parallel_envs.evaluation.comparison import Comparison, CrossPlay, Rating
-from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
+from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult, Failure
 from parallel_envs.evaluation.statistics import (
     Interval,
-    Summary,
     comparable_missions,
     per_mission,
     per_mission_and_policy,
@@ -38,64 +36,41 @@ _MAX_TEXT = 200  # letters of an error's text
 
 def tables(result: EvaluationResult) -> Iterator[RenderableType]:
     """Yield a table with a row for each policy in each mission, then texts on failures and missing episodes."""
-    heads, rows = figures_of(result)
+    cells = per_mission_and_policy(result)
+    sections = []  # each with its name, its rows, and whether a line is drawn below
+    for mission, total in per_mission(result).items():
+        rows = [(policy, cell) for (of, policy), cell in cells.items() if of == mission]
+        sections.append((mission, rows or [("", total)], True))  # the policies may not be known
+    sections += [(name, list(per_policy(part).items()), False) for name, part in comparable_parts(result)]
+    is_late = any(record.late for record in result.episodes)
     table = FittingTable()
-    for name in heads:
+    for name in ("mission", "policy", *_COLUMNS, *(["late"] if is_late else [])):
         table.add_column(name, justify="left" if name in ("mission", "policy") else "right")
-    for row, (_, _, _, ends_section) in zip(rows, _rows(result), strict=True):
-        table.add_row(*map(escape, row), end_section=ends_section)
+    for name, rows, ends_section in sections:
+        for place, (policy, summary) in enumerate(rows):
+            table.add_row(
+                escape(name if place == 0 else ""),
+                escape(f"{policy} (mixed)" if policy and summary.mixed else policy),
+                str(summary.n),
+                _mean_text(summary.mean, summary.standard_error),
+                number(summary.iqm),
+                _interval_text(summary.iqm_interval),
+                "-" if summary.success_rate is None else f"{summary.success_rate:.0%}",
+                str(summary.failed),
+                *([str(summary.late)] if is_late else []),
+                end_section=ends_section and place == len(rows) - 1,
+            )
     yield table
-    yield from remarks(result)
+    yield from _remarks(result)
 
 
 def text_table(result: EvaluationResult, width: int) -> str:
     """Return the tables as plain text of at most `width` columns."""
-    text = io.StringIO()
-    console = Console(file=text, width=width, color_system=None)
-    for part in tables(result):
-        console.print(part)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
-
-
-def html_table(result: EvaluationResult) -> str:
-    """Return the tables as HTML."""
-    heads, rows = figures_of(result)
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    below = "".join(f"<pre>{html.escape(text.plain)}</pre>" for text in remarks(result))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
-
-
-def figures_of(result: EvaluationResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the names of the columns, and the rows: mission, policy, figures."""
-    is_late = any(record.late for record in result.episodes)
-    rows: list[tuple[str, ...]] = []
-    for mission, policy, summary, _ in _rows(result):
-        cells = (
-            mission,
-            f"{policy} (mixed)" if policy and summary.mixed else policy,
-            str(summary.n),
-            _mean_text(summary.mean, summary.standard_error),
-            number(summary.iqm),
-            _interval_text(summary.iqm_interval),
-            "-" if summary.success_rate is None else f"{summary.success_rate:.0%}",
-            str(summary.failed),
-        )
-        rows.append((*cells, str(summary.late)) if is_late else cells)
-    return ("mission", "policy", *_COLUMNS, *(("late",) if is_late else ())), rows
-
-
-def _rows(result: EvaluationResult) -> Iterator[tuple[str, str, Summary, bool]]:
-    """Yield mission, policy, figures, and whether a line is drawn below."""
-    missions, cells = per_mission(result), per_mission_and_policy(result)
-    for mission in missions:
-        own = [(policy, cell) for (of, policy), cell in cells.items() if of == mission]
-        shown = own or [("", missions[mission])]  # the policies are not known
-        for place, (policy, summary) in enumerate(shown):
-            yield mission if place == 0 else "", policy, summary, place == len(shown) - 1
-    for name, part in comparable_parts(result):
-        for place, (policy, summary) in enumerate(per_policy(part).items()):
-            yield name if place == 0 else "", policy, summary, False
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    with console.capture() as captured:
+        for part in tables(result):
+            console.print(part)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
 def comparable_parts(result: EvaluationResult) -> Iterator[tuple[str, EvaluationResult]]:
@@ -111,7 +86,7 @@ def comparable_parts(result: EvaluationResult) -> Iterator[tuple[str, Evaluation
             yield name, dataclasses.replace(result, episodes=episodes, missing=missing)
 
 
-def remarks(result: EvaluationResult) -> Iterator[Text]:
+def _remarks(result: EvaluationResult) -> Iterator[Text]:
     """Yield the texts below the table: failures, mixed rows, late actions, strategies, missing episodes."""
     if result.failures:
         yield _failures_text(result)
@@ -138,20 +113,18 @@ def remarks(result: EvaluationResult) -> Iterator[Text]:
 
 def _failures_text(result: EvaluationResult) -> Text:
     """Return a line for each kind of failure, the most frequent first, with one of its episodes."""
-    kinds: dict[tuple[str, str, str], list[EpisodeRecord]] = {}
+    kinds: dict[tuple[str, str, str], list[tuple[EpisodeRecord, Failure]]] = {}
     for record in result.failures:
-        failure = record.failure
-        assert failure is not None
-        # Failures are alike if they differ in numbers only, such as those of processes.
-        kind = failure.kind, failure.error_type, re.sub(r"\d+", "", failure.message)
-        kinds.setdefault(kind, []).append(record)
+        if (failure := record.failure) is not None:
+            # Failures are alike if they differ in numbers only, such as those of processes.
+            kind = failure.kind, failure.error_type, re.sub(r"\d+", "", failure.message)
+            kinds.setdefault(kind, []).append((record, failure))
     lines = [f"{len(result.failures)} of {len(result.episodes)} episodes failed:"]
-    for records in sorted(kinds.values(), key=len, reverse=True)[:_MAX_FAILURES]:
-        record, failure = records[0], records[0].failure
-        assert failure is not None
+    for alike in sorted(kinds.values(), key=len, reverse=True)[:_MAX_FAILURES]:
+        record, failure = alike[0]
         text = " ".join(failure.message.split())
         text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} ..."
-        others = f", and {len(records) - 1} more" if len(records) > 1 else ""
+        others = f", and {len(alike) - 1} more" if len(alike) > 1 else ""
         place = ", ".join(part for part in (f"episode {record.episode}", failure.where) if part)
         lines.append(f"  {record.mission}, {place}{others}: {failure.error_type}: {text}")
     if len(kinds) > _MAX_FAILURES:

@@ -21,18 +21,6 @@ import numpy.typing as npt
 from gymnasium.spaces import Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-__all__ = [
-    "AgentPolicy",
-    "BatchPolicy",
-    "FunctionPolicy",
-    "LiftedPolicy",
-    "MultiAgentPolicy",
-    "RandomPolicy",
-    "Rows",
-    "SingleRow",
-    "as_batch_policy",
-]
-
 Array = npt.NDArray[Any]
 
 
@@ -194,19 +182,15 @@ class LiftedPolicy(BatchPolicy):
     def initial_state(self, num_rows: int) -> Array:
         copies = np.full(num_rows, None, object)
         for row in range(num_rows):
-            copies[row] = self._copy()
+            try:
+                copies[row] = copy.deepcopy(self.policy)
+            except Exception as error:
+                raise TypeError(
+                    f"{self.policy!r} cannot be copied ({error}), and each episode gets a copy of it. Leave out what "
+                    "cannot be copied (or give it __deepcopy__), or give a BatchPolicy or a function."
+                ) from error
             copies[row].reset()
         return copies
-
-    def _copy(self) -> AgentPolicy:
-        try:
-            return copy.deepcopy(self.policy)
-        except Exception as error:
-            raise TypeError(
-                f"{self.policy!r} cannot be copied ({error}), and each episode gets a copy of it, so that none learns "
-                "from another's memory. Leave out what cannot be copied (or give it __deepcopy__), or give a "
-                "BatchPolicy or a function, which are not copied."
-            ) from error
 
     def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
         pairs = zip(state, rows.singles(), strict=True)
@@ -243,9 +227,8 @@ NETWORK_HINT = "Give parallel_envs.rollouts.networks.NetworkPolicy(action_space,
 
 def is_network(thing: Any) -> bool:
     """Return whether a thing is a torch module. Torch is not imported."""
-    return any(
-        (kind.__module__, kind.__name__) == ("torch.nn.modules.module", "Module") for kind in type(thing).__mro__
-    )
+    names = [f"{kind.__module__}.{kind.__name__}" for kind in type(thing).__mro__]
+    return "torch.nn.modules.module.Module" in names
 
 
 def as_batch_policy(policy: Any) -> BatchPolicy:
@@ -256,8 +239,5 @@ def as_batch_policy(policy: Any) -> BatchPolicy:
     if not is_class and callable(getattr(policy, "step", None)) and callable(getattr(policy, "reset", None)):
         return LiftedPolicy(policy)
     if is_class or not callable(policy):
-        raise TypeError(
-            f"{policy!r} is not a policy. Give a BatchPolicy, an AgentPolicy (with step and reset), or a function from "
-            "an observation to an action."
-        )
+        raise TypeError(f"{policy!r} is not a policy: a BatchPolicy, an AgentPolicy, or a function of an observation.")
     return FunctionPolicy(policy)

@@ -19,7 +19,8 @@ class RandomAgent(AgentPolicy):
     """
 
     def __init__(self, action_space: Space[Any], seed: int = 0) -> None:
-        _check_space(self, action_space)
+        if not isinstance(action_space, Space):
+            raise TypeError(f"RandomAgent needs the agent's action space, and {action_space!r} was given.")
         self.action_space = copy.deepcopy(action_space)
         self.action_space.seed(seed)
 
@@ -36,8 +37,8 @@ class NoopAgent(AgentPolicy):
 
     def __init__(self, action_space: Space[Any] | None = None, action: Any = None) -> None:
         if action is None:
-            _check_space(self, action_space)
-            assert action_space is not None
+            if not isinstance(action_space, Space):
+                raise TypeError(f"NoopAgent needs the agent's action space, and {action_space!r} was given.")
             action = zero(action_space)
         self.action = action
 
@@ -91,8 +92,3 @@ def zero(space: Space[Any]) -> Any:
     if isinstance(space, Tuple):
         return tuple(zero(part) for part in space.spaces)
     raise TypeError(f"{space} has no action that does nothing. Give one: NoopAgent(action=...).")
-
-
-def _check_space(policy: AgentPolicy, space: Any) -> None:
-    if not isinstance(space, Space):
-        raise TypeError(f"{type(policy).__name__} needs the agent's action space, and {space!r} was given.")

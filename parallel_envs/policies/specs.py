@@ -10,14 +10,16 @@ A policy that cannot be pickled is sent to a worker as its spec, and made there.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import inspect
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from parallel_envs.errors import MissingExtra
@@ -74,24 +76,44 @@ class PolicySpec:
         if isinstance(text, PolicySpec):
             return text
         if not isinstance(text, str) or not text.strip():
-            raise TypeError(
-                f"The policy {text!r} is not a text. Give a name, package.module:Class, a folder, or class=..."
-            )
+            raise TypeError(f"The policy {text!r} is not text. Give a name, package.module:Class or a folder.")
         if text in SHORT_NAMES:
             return cls(SHORT_NAMES[text])
-        if is_file(Path(text) / FOLDER_FILE):  # folders first: their names may hold `=`
-            return _of_folder(Path(text), trust)
+        if is_file(file := Path(text) / FOLDER_FILE):  # folders first: their names may hold `=`
+            try:
+                content = json.loads(file.read_text(encoding="utf-8"))
+                path, kwargs = content["class"], content.get("kwargs", {})
+                if not isinstance(path, str) or not isinstance(kwargs, dict):
+                    raise TypeError(f"class={path!r}, kwargs={kwargs!r}")
+            except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                raise ValueError(f"{file} is not a policy's file ({error!r}). It needs a 'class'.") from error
+            check_policy(path, file, trust)
+            return cls(path, str(file.parent), kwargs)
         if any(is_file(Path(text) / name) for name in _OF_LEARNERS):
             return cls(TRAINED, text)
         if "=" in text:
-            return _of_parts(text, trust)
-        if ":" not in text:
-            raise ValueError(
-                f"The policy {text!r} is unknown. Give one of {', '.join(map(repr, SHORT_NAMES))}, "
-                f"package.module:Class, a training run's folder, a folder with a {FOLDER_FILE}, or "
-                f"class=...,data=...,proportion=...{hint(text, SHORT_NAMES)}"
-            )
-        return cls(text)
+            return cls._of_parts(text, trust)
+        if ":" in text:
+            return cls(text)
+        raise ValueError(
+            f"The policy {text!r} is unknown. Give one of {', '.join(map(repr, SHORT_NAMES))}, package.module:Class, a "
+            f"training run's folder, a folder with a {FOLDER_FILE}, or class=...,data=...,proportion=..."
+            f"{hint(text, SHORT_NAMES)}"
+        )
+
+    @classmethod
+    def _of_parts(cls, text: str, trust: Iterable[str]) -> PolicySpec:
+        parts = {key.strip(): value.strip() for key, _, value in (part.partition("=") for part in text.split(","))}
+        if unknown := [key for key in parts if key not in _KEYS]:
+            known = f"{', '.join(_KEYS)}.{hint(unknown[0], _KEYS)}"
+            raise ValueError(f"The policy {text!r} has {unknown[0]!r}, which is none of {known}")
+        if "class" not in parts:
+            raise ValueError(f"The policy {text!r} has no class. Write class=package.module:Class,...")
+        base = cls.parse(parts["class"], trust)
+        with contextlib.suppress(ValueError):
+            if 0.0 < (proportion := float(parts.get("proportion", 1.0))) < float("inf"):
+                return dataclasses.replace(base, data_path=parts.get("data", base.data_path), proportion=proportion)
+        raise ValueError(f"proportion={parts['proportion']!r} in the policy {text!r} is not a number above 0.")
 
     def for_agent(self, agent: Any = None, **known: Any) -> PolicySpec:
         """Return this spec with facts about an agent added."""
@@ -100,12 +122,28 @@ class PolicySpec:
 
     def make(self) -> Any:
         """Return the policy."""
-        kind = self._class()
-        if not callable(kind):
+        module, _, name = self.class_path.partition(":")
+        try:
+            with explained(f"The policy {self.data_path or self.class_path!r}"):
+                found = importlib.import_module(module)
+        except MissingExtra:
+            raise
+        except ImportError as error:
+            text = f"The module of the policy {self.class_path!r} cannot be imported: {error}."
+            raise ImportError(text) from error
+        if not hasattr(found, name):
+            of_module = f"which the policy {self.class_path!r} names.{hint(name, dir(found))}"
+            raise AttributeError(f"The module {module!r} has no {name!r}, {of_module}")
+        if not callable(kind := getattr(found, name)):
             raise TypeError(f"{self.class_path} is {kind!r}. Name a class, or a function that makes a policy.")
-        takes = _parameters(kind)
+        try:
+            takes = inspect.signature(kind).parameters
+        except ValueError:  # it is compiled and does not list them
+            takes = MappingProxyType({})
         known = {name: value for name, value in self.known.items() if name in takes and name not in self.kwargs}
-        self._check_given(kind, {*known, *self.kwargs})
+        needed = [name for name in _KNOWN if name in takes and takes[name].default is inspect.Parameter.empty]
+        if missing := [name for name in needed if name not in known and name not in self.kwargs]:
+            raise TypeError(f"{self.class_path} needs to know the agent's {' and '.join(missing)}. Give it.")
         try:
             policy = kind(**known, **self.kwargs)
         except TypeError as error:
@@ -120,50 +158,6 @@ class PolicySpec:
         if not callable(getattr(policy, "step", None)):
             raise TypeError(f"{self.class_path} made {policy!r}, which has no method step(observation).")
         return policy
-
-    def _check_given(self, kind: Any, given: Collection[str]) -> None:
-        """Raise TypeError if the class needs a fact about the agent that is not given."""
-        missing = [name for name in _needed(kind) if name in _KNOWN and name not in given]
-        if missing:
-            raise TypeError(
-                f"{self.class_path} needs to know the agent's {' and '.join(missing)}. Give "
-                f"{', '.join(f'{name}=...' for name in missing)}."
-            )
-
-    def _class(self) -> Any:
-        module, _, name = self.class_path.partition(":")
-        try:
-            with explained(f"The policy {self.data_path or self.class_path!r}"):
-                found = importlib.import_module(module)
-        except MissingExtra:
-            raise
-        except ImportError as error:
-            text = f"The module of the policy {self.class_path!r} cannot be imported: {error}."
-            raise ImportError(text) from error
-        if not hasattr(found, name):
-            raise AttributeError(
-                f"The module {module!r} has no {name!r}, which the policy {self.class_path!r} names."
-                f"{hint(name, dir(found))}"
-            )
-        return getattr(found, name)
-
-
-def _parameters(kind: Any) -> Collection[str]:
-    """Return the names of the parameters of a class, or none if it is compiled and does not list them."""
-    try:
-        return inspect.signature(kind).parameters
-    except ValueError:
-        return ()
-
-
-def _needed(kind: Any) -> Collection[str]:
-    """Return the names of the parameters of a class that have no default."""
-    try:
-        parameters = inspect.signature(kind).parameters
-    except ValueError:
-        return ()
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [name for name, one in parameters.items() if one.default is one.empty and one.kind in named]
 
 
 def load_policy(spec: str | PolicySpec, agent: Any = None, *, trust: Iterable[str] = (), **known: Any) -> Any:
@@ -195,35 +189,3 @@ def with_absolute_paths(text: str) -> str:
     parts = [part.partition("=") for part in text.split(",")]
     found = [(key, mark, how.get(key.strip(), str)(value.strip())) for key, mark, value in parts]
     return text if any("," in value for *_, value in found) else ",".join("".join(part) for part in found)
-
-
-def _of_parts(text: str, trust: Iterable[str]) -> PolicySpec:
-    parts = dict(part.partition("=")[::2] for part in text.split(","))
-    parts = {key.strip(): value.strip() for key, value in parts.items()}
-    if unknown := [key for key in parts if key not in _KEYS]:
-        raise ValueError(
-            f"The policy {text!r} has {unknown[0]!r}, which is none of {', '.join(_KEYS)}.{hint(unknown[0], _KEYS)}"
-        )
-    if "class" not in parts:
-        raise ValueError(f"The policy {text!r} has no class. Write class=package.module:Class,...")
-    base = PolicySpec.parse(parts["class"], trust)
-    try:
-        proportion = float(parts.get("proportion", 1.0))
-    except ValueError:
-        proportion = -1.0
-    if not 0.0 < proportion < float("inf"):
-        raise ValueError(f"proportion={parts['proportion']!r} in the policy {text!r} is not a number above 0.")
-    return dataclasses.replace(base, data_path=parts.get("data", base.data_path), proportion=proportion)
-
-
-def _of_folder(folder: Path, trust: Iterable[str]) -> PolicySpec:
-    file = folder / FOLDER_FILE
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        path, kwargs = content["class"], content.get("kwargs", {})
-        if not isinstance(path, str) or not isinstance(kwargs, dict):
-            raise TypeError(f"class={path!r}, kwargs={kwargs!r}")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{file} is not a policy's file ({error!r}). It needs a 'class'.") from error
-    check_policy(path, file, trust)
-    return PolicySpec(path, str(folder), kwargs)

@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from parallel_envs import cli
-from parallel_envs.cli.progress import Tally, shown
+from parallel_envs.cli.progress import shown
 from parallel_envs.evaluation import EpisodeRecord, Failure
 
 COMMANDS = ("train", "eval", "compare", "tasks", "doctor")
@@ -147,11 +147,10 @@ def test_bars_tell_missions_speed_time_left_and_failures(
 
 
 def test_what_was_complete_before_is_done_but_no_speed() -> None:
-    now = 0.0
-    tally = Tally(lambda: now)
-    now = 100.0
-    tally.begin([("m", number) for number in range(10)], [record("m", 0), record("m", 1, BROKEN)])
-    assert tally.text() == "2 of 10 episodes (20%), 0 episodes/s, ? left, 1 failed"
-    now = 104.0
-    tally.note(record("m", 2))
-    assert tally.text() == "3 of 10 episodes (30%), 0.25 episodes/s, 28 s left, 1 failed"
+    now, text = 0.0, io.StringIO()
+    with shown(Console(file=text, width=110), lambda: now) as progress:
+        now = 100.0
+        progress.begin([("m", number) for number in range(10)], [record("m", 0), record("m", 1, BROKEN)])
+        now = 114.0
+        progress.note(record("m", 2))
+    assert text.getvalue() == "3 of 10 episodes (30%), 0.0714 episodes/s, 1 min 38 s left, 1 failed\n"

@@ -134,7 +134,7 @@ def test_no_default_is_missing() -> None:
 CLOCK = re.compile(r"\b(?:perf_counter|monotonic|process_time|setitimer)\b|\bsleep\(|\btime\.time(?:_ns)?\(")
 READERS = {
     **dict.fromkeys(
-        ["evaluation/running.py", "evaluation/episode.py", "evaluation/resume.py"],
+        ["evaluation/running.py", "evaluation/episode.py", "evaluation/evaluate.py"],
         "evaluation.",
     ),
     **dict.fromkeys(
@@ -168,7 +168,7 @@ READERS = {
         "learners.",
     ),
     "threads.py": "threads.",
-    **dict.fromkeys(["cli/machine.py", "cli/progress.py"], "cli."),
+    **dict.fromkeys(["cli/doctor.py", "cli/progress.py"], "cli."),
 }
 """The files that read a clock, and whose rows say what for. Another one has to be thought about, and put here."""
 

@@ -91,9 +91,9 @@ def course_of(number: int, **kwargs: Any) -> Course:
     return Course(agents=tuple(f"agent_{place}" for place in range(number)), **kwargs)
 
 
-def hidden(**kwargs: Any) -> Course:
-    """Does not say what it takes: `n_agents`, and nothing else."""
-    return course_of(kwargs.pop("n_agents", 2), **kwargs)
+def hidden(n_agents: int = 2, **kwargs: Any) -> Course:
+    """Has a number of agents, and hides its other keywords."""
+    return course_of(n_agents, **kwargs)
 
 
 def crowded(num_agents: int = 2) -> Course:

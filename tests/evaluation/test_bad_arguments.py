@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.evaluation import BadEvaluation, Mission, candidates_of, evaluate, missions, missions_of
+from parallel_envs.evaluation import BadEvaluation, Mission, candidates_of, evaluate, missions_of
 from parallel_envs.evaluation.comparison import compare_results
 from parallel_envs.evaluation.recordings import check_can_record
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy, NoopAgent, PolicySpec, load_policy
@@ -41,10 +41,10 @@ ODD = object()
         ({"strategy": {"red": "proces"}}, "strategy='proces' of the agent 'red' is unknown.*Did you mean 'process'"),
         ({"strategy": {"rde": "thread"}}, "names the agent 'rde'.* are 'red', 'blue', 'green'. Did you mean 'red'"),
         ({"num_agents": 0}, "num_agents=0 is not a whole number from 1 up"),
-        ({"info_keys": "score"}, "Give a list of names"),
+        ({"info_keys": "score"}, "info_keys='score' is not a list of names"),
         ({"info_keys": 3}, "info_keys=3 is not a list of names"),
         ({"info_keys": [3]}, "info_keys=.3. is not a list"),
-        ({"preload": "torch"}, "preload='torch' is a string"),
+        ({"preload": "torch"}, "preload='torch' is not a list of names"),
         ({"preload": ["no_such_module"]}, "cannot be found"),
         ({"preload": ["no_such_package.module"]}, "cannot be found"),
         ({"trajectories": 1}, "trajectories=1 is neither True nor False"),
@@ -58,17 +58,16 @@ ODD = object()
         ({"missions": {"empty": lambda: Course(agents=())}}, "The mission 'empty' begins without agents"),
         ({"policies": "tests.evaluation.stages:Countng"}, r"has no 'Countng', .*names\. Did you mean 'Counting'\?"),
         ({"policies": "randm"}, r"The policy 'randm' is unknown\. .* Did you mean 'random'\?"),
-        ({"proportions": 1}, "proportions=1 are not numbers. Give one for each policy"),
-        ({"proportions": "1,2"}, "proportions='1,2' are not numbers"),
-        ({"proportions": [1, 1]}, "2 proportions were given for 1 policies"),
-        ({"versus": False, "policies": ["random", "noop"], "proportions": [1, 1]}, r"each play on its own\. Give one"),
+        ({"proportions": 1}, "proportions=1 are not 1 numbers. Give one for each policy"),
+        ({"proportions": "1,2"}, "proportions='1,2' are not 1 numbers"),
+        ({"versus": False, "policies": ["random", "noop"], "proportions": [1, 1]}, r"each plays on its own"),
         # a policy that no agent would get
         ({"missions": "CartPole-v1", "policies": ["random", "noop"]}, "share at most 1 agents, so 'noop' would never"),
         ({"policies": ["random", "noop"], "proportions": [100, 1]}, "share at most 3 agents, so 'noop' would never"),
         # how many agents
-        ({"missions": "CartPole-v1", "num_agents": 4}, "Gymnasium environment, which has one agent, and 4 are requ"),
+        ({"missions": "CartPole-v1", "num_agents": 4}, "has one agent, and 4 are requested"),
         ({"num_agents": 4}, "takes no number of agents by any of the keywords .* agents, fatal_seed"),
-        ({"missions": "mpe2.simple_spread_v3?N=3", "num_agents": 4}, "has N=3, and 4 agents are requested"),
+        ({"missions": "mpe2.simple_spread_v3?N=3", "num_agents": 4}, "has N=3, not 4"),
         (
             {"missions": {"m": Mission(name="a", env=crowded, kwargs={"num_agents": 2})}, "num_agents": 4},
             "'m' has num_agents=2",
@@ -150,7 +149,7 @@ CALLS: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
     (missions_of, ("simple_spread_v3",), "Did you mean 'mpe2.simple_spread_v3'"),
     (missions_of, ("mpe2/simple_spred-v3",), "Did you mean 'mpe2/simple_spread-v3'"),
     (missions_of, ("sisl/pursuit-v4",), "Did you mean 'sisl/pursuit-v5'"),
-    (missions_of, ("no.such.module:make",), "no module 'no.such.module'"),
+    (missions_of, ("no.such.module:make",), "no module 'no'"),
     (missions_of, ("no_such_thing_at_all",), "is unknown"),
     (missions_of, ("Nothing*Fits",), "No mission matches"),
     (missions_of, ("CartPole-v1?oops",), "name\\?key=value"),
@@ -171,13 +170,12 @@ CALLS: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
     (candidates_of, (["class=random,weight=2"],), "'weight'"),
     (candidates_of, ({1: "random", "1": "noop"},), "Two policies are called '1'"),
     # proportions
-    (candidates_of, (["random", "noop"], [1]), "1 proportions were given for 2 policies"),
+    (candidates_of, (["random", "noop"], [1]), r"proportions=\[1\] are not 2 numbers"),
     (candidates_of, (["random", "noop"], [1, 0]), "proportion 0 of 'noop'"),
     (candidates_of, (["random", "noop"], [0, 0]), "above 0"),
     (candidates_of, (["random", "noop"], [1, -1]), "above 0"),
     (candidates_of, (["random", "noop"], [1, float("nan")]), "above 0"),
     (candidates_of, (["random", "noop"], [1, "2"]), "above 0"),
-    (candidates_of, (["random", "noop"], [0.5, 0.3]), "sum to 0.8"),
     (candidates_of, (["random", "noop"], {"nop": 1}), "'nop'"),
     # videos
     (check_can_record, ("wrst",), r"record='wrst' is unknown\. .* Did you mean 'worst'\?"),
@@ -198,9 +196,6 @@ def test_a_network_needs_a_policy_around_it() -> None:
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(missions, "PACKAGES", ("nobody_has_it",))
-    with pytest.raises(BadEvaluation, match=r"is unknown\. Its package is not installed: pip install nobody_has_it\."):
-        missions_of("nobody_has_it.some_world_v0")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BadEvaluation, match=r'pip install "parallel-envs\[video\]"'):
         check_can_record("best")

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Mission, checkpoints, evaluate
+from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Mission, evaluate, policies
 from parallel_envs.evaluation.recordings import record_videos
 from parallel_envs.evaluation.records import EpisodeKey
 from parallel_envs.learners.run_folder import newest_checkpoint
@@ -126,17 +126,17 @@ def test_a_second_try_in_a_worker_plays_with_the_same_checkpoint(training: Train
 
 def test_the_newest_checkpoint_is_the_one_that_learners_call_so(trained: Path, tmp_path: Path) -> None:
     (run := tmp_path / "run").mkdir()
-    assert checkpoints._newest(run) == newest_checkpoint(run) is None
+    assert policies._newest_checkpoint(run) == newest_checkpoint(run) is None
     shutil.copytree(trained / "checkpoints", run / "checkpoints")
     for odd in ("99999999", ".100000000.old", "best"):
         (run / "checkpoints" / odd).mkdir()
-    assert checkpoints._newest(run) == newest_checkpoint(run)
+    assert policies._newest_checkpoint(run) == newest_checkpoint(run)
 
 
 def test_a_checkpoint_that_is_removed_while_it_is_copied_gives_way_to_the_newer_one(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy, tries = checkpoints._copy, list[Path]()
+    copy, tries = policies._copy_folder, list[Path]()
 
     def late(folder: Path, to: Path, skipped: Sequence[str]) -> None:
         tries.append(folder)
@@ -144,7 +144,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_copied_gives_way_to_the_newer_
             training.go_on()
         copy(folder, to, skipped)
 
-    monkeypatch.setattr(checkpoints, "_copy", late)
+    monkeypatch.setattr(policies, "_copy_folder", late)
     found = played(training.folder)
     assert [path.name for path in tries] == [training.first.name, Path(policy_of(found)["checkpoint"]).name]
     assert found == played(training.folder)

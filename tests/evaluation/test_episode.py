@@ -16,23 +16,20 @@ from hypothesis import strategies as st
 
 from parallel_envs.choices import Strategy
 from parallel_envs.evaluation import episode as episode_module
-from parallel_envs.evaluation.config import EvaluationConfig
 from parallel_envs.evaluation.episode import (
-    ActionSource,
+    Actions,
+    EpisodeAborted,
     EpisodeContext,
     EpisodeSpec,
-    NoopActions,
-    SequentialActions,
     WrapperActions,
     action_problem,
-    assignment,
     episode_specs,
+    places,
     play_episode,
 )
-from parallel_envs.evaluation.failures import EpisodeAborted
 from parallel_envs.evaluation.missions import EnvMaker, Mission
 from parallel_envs.evaluation.policies import PolicyTemplates, candidates_of
-from parallel_envs.evaluation.records import EpisodeRecord
+from parallel_envs.evaluation.records import EpisodeRecord, EvaluationConfig
 from parallel_envs.policies import AgentPolicy, PolicySpec
 from parallel_envs.testing import ScriptedAgentsEnv, Stay
 from parallel_envs.wrappers import PolicyPool
@@ -112,15 +109,6 @@ def test_what_is_an_action_of_a_space(space: Space[Any], good: list[Any], bad: l
     assert None not in [action_problem(space, action) for action in bad]
 
 
-class WithSpace(Course):
-    def __init__(self, space: Space[Any]) -> None:
-        super().__init__()
-        self.wanted = space
-
-    def action_space(self, agent: Any) -> Any:
-        return self.wanted
-
-
 @pytest.mark.parametrize(
     ("space", "mask", "noop"),
     [
@@ -136,13 +124,13 @@ class WithSpace(Course):
 )
 def test_a_noop_is_the_action_nearest_to_zero_that_is_allowed(space: Any, mask: Any, noop: Any) -> None:
     observation = None if mask is None else {"action_mask": np.array(mask, np.int8)}
-    action = NoopActions(WithSpace(space), 0).of("red", observation)
+    action = episode_module.noop(space, observation, 0)
     assert np.asarray(action).tolist() == noop
     assert action_problem(space, action) is None
 
 
 def test_where_there_is_no_zero_a_noop_is_drawn_by_the_seed() -> None:
-    first, again, other = (NoopActions(WithSpace(Text(30)), seed).of("red", None) for seed in (1, 1, 2))
+    first, again, other = (episode_module.noop(Text(30), None, seed) for seed in (1, 1, 2))
     assert first == again != other
 
 
@@ -181,14 +169,14 @@ class Slow:
         return 4
 
 
-def one_by_one(policies: dict[Any, Any], **settings: Any) -> ActionSource:
+def one_by_one(policies: dict[Any, Any], **settings: Any) -> Actions:
     env, config = Course(), EvaluationConfig(**{"action_timeout": 0.25, **settings})
-    return SequentialActions(policies.__getitem__, env, config, NoopActions(env, 0))
+    return Actions(policies.__getitem__, env, config, 0)
 
 
-def wrapped(policies: dict[Any, Any], strategy: Strategy, pool: PolicyPool, **settings: Any) -> ActionSource:
+def wrapped(policies: dict[Any, Any], strategy: Strategy, pool: PolicyPool, **settings: Any) -> Actions:
     env = Course()
-    return WrapperActions(policies.__getitem__, env, EvaluationConfig(**settings), NoopActions(env, 0), strategy, pool)
+    return WrapperActions(policies.__getitem__, env, EvaluationConfig(**settings), 0, strategy, pool)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +324,8 @@ def test_policies_are_shared_out_by_proportion_and_seed() -> None:
     dealt = [played(policies=policies, spec=EpisodeSpec("course", episode, 1)).assignment for episode in range(12)]
     assert {tuple(sorted(one.values())) for one in dealt} == {("a", "a", "b")}
     assert {agent for one in dealt for agent, name in one.items() if name == "b"} == set(AGENTS)
-    assert dealt[3] == assignment(EpisodeSpec("course", 3, 1), candidates_of(policies), AGENTS)
+    found = places(EpisodeSpec("course", 3, 1), candidates_of(policies), AGENTS)
+    assert dealt[3] == {agent: "ab"[place] for agent, place in found.items()}
 
 
 @pytest.mark.parametrize("known", ["all", None])

@@ -18,11 +18,11 @@ from threadpoolctl import threadpool_info
 import parallel_envs
 from parallel_envs.choices import Strategy
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Failure, candidates_of, evaluate
-from parallel_envs.evaluation.config import EvaluationConfig, check_jobs, split_jobs
 from parallel_envs.evaluation.determinism import one_thread
 from parallel_envs.evaluation.episode import MissionKey, episode_specs
-from parallel_envs.evaluation.running import EpisodeQueue, RehearsalQueue, WorkItem, WorkResult
-from parallel_envs.evaluation.worker import Rehearsal
+from parallel_envs.evaluation.evaluate import check_jobs, split_jobs
+from parallel_envs.evaluation.records import EvaluationConfig
+from parallel_envs.evaluation.running import EpisodeQueue, Rehearsal, RehearsalQueue
 from parallel_envs.policies import AgentPolicy, PolicySpec
 from tests.evaluation.stages import Counting, Course
 from tests.test_examples import output_of
@@ -96,7 +96,7 @@ def test_results_come_in_the_order_of_the_list_and_progress_as_they_end() -> Non
 # ---- the queues of work: no worker is needed for that ----------------------------------------------------------------
 
 
-def taken(work: Any) -> WorkItem:
+def taken(work: Any) -> tuple[Any, ...]:
     task = work.next()
     assert task is not None
     return task  # type: ignore[no-any-return]  # of either kind of work
@@ -105,7 +105,7 @@ def taken(work: Any) -> WorkItem:
 @pytest.mark.parametrize(("num_workers", "expected"), [(1, "ab"), (2, "ab"), (3, "aba"), (5, "ababa")])
 def test_each_mission_is_rehearsed_and_no_worker_is_idle(num_workers: int, expected: str) -> None:
     work = RehearsalQueue(episode_specs("ab", 2, 0), EvaluationConfig(), num_workers)
-    found = [taken(work).args[0] for _ in expected]
+    found = [taken(work)[0] for _ in expected]
     assert work.next() is None
     assert [(spec.mission, spec.episode) for spec in found] == [(name, 0) for name in expected]
 
@@ -113,14 +113,14 @@ def test_each_mission_is_rehearsed_and_no_worker_is_idle(num_workers: int, expec
 def test_the_first_answer_of_a_rehearsal_counts_and_none_says_nothing() -> None:
     work = RehearsalQueue(episode_specs("a", 2, 0), EvaluationConfig(strategy="auto"), 2)
     first, second = taken(work), taken(work)
-    assert not work.finish(WorkResult(second, Rehearsal(mission="a", strategy="batch")))
-    assert not work.finish(WorkResult(first, Rehearsal(mission="a", strategy="thread")))
+    assert not work.finish(second, Rehearsal(mission="a", strategy="batch"))
+    assert not work.finish(first, Rehearsal(mission="a", strategy="thread"))
     assert work.results["a"].strategy == "batch"
     asked: Strategy
     for asked, left in (("auto", "sequential"), ("thread", "thread")):
         work = RehearsalQueue(episode_specs("a", 2, 0), EvaluationConfig(strategy=asked), 1)
         dead = Failure(kind="death", error_type="WorkerDied", message="killed")
-        assert work.finish(WorkResult(taken(work), failure=dead)), "the worker is not to be trusted"
+        assert work.finish(taken(work), None, dead), "the worker is not to be trusted"
         assert work.results["a"].strategy == left
         work.check(candidates_of("random"))
 
@@ -134,14 +134,14 @@ def queue(names: str, *, side_by_side: bool) -> EpisodeQueue:
 def test_workers_begin_with_one_of_each_mission_then_the_longest_and_without_workers_in_order() -> None:
     work = queue("abc", side_by_side=True)
     first = [taken(work) for _ in range(3)]
-    assert [task.label[0].key for task in first] == [("a", 0), ("b", 0), ("c", 0)]
+    assert [task[0].key for task in first] == [("a", 0), ("b", 0), ("c", 0)]
     for task, seconds in zip(first, (1.0, 9.0, 5.0), strict=True):
-        record = EpisodeRecord(mission=task.label[0].mission, episode=0, seed=0, seconds=seconds)
-        work.finish(WorkResult(task, record))
-    assert [taken(work).label[0].key for _ in range(3)] == [("b", 1), ("c", 1), ("a", 1)]
+        record = EpisodeRecord(mission=task[0].mission, episode=0, seed=0, seconds=seconds)
+        work.finish(task, record)
+    assert [taken(work)[0].key for _ in range(3)] == [("b", 1), ("c", 1), ("a", 1)]
     assert work.next() is None
     work = queue("ab", side_by_side=False)
-    assert [taken(work).label[0].key for _ in range(4)] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert [taken(work)[0].key for _ in range(4)] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
 
 
 def test_what_failed_is_tried_again_before_anything_else() -> None:
@@ -149,8 +149,8 @@ def test_what_failed_is_tried_again_before_anything_else() -> None:
     task = taken(work)
     failure = Failure(kind="env", error_type="ValueError", message="injected", where="step 2")
     record = EpisodeRecord(mission="a", episode=0, seed=0, failure=failure)
-    assert work.finish(WorkResult(task, record)), "the second try wants a fresh worker"
-    assert taken(work).label == (task.label[0], 2)
+    assert work.finish(task, record), "the second try wants a fresh worker"
+    assert taken(work) == (*task[:2], 2)
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_envs.evaluation import Candidate, candidates_of
-from parallel_envs.evaluation.policies import EpisodePolicies, PolicyTemplate, PolicyTemplates, deal, reseed, shares
+from parallel_envs.evaluation.determinism import reseed
+from parallel_envs.evaluation.policies import EpisodePolicies, PolicyTemplate, PolicyTemplates, deal, shares
 from parallel_envs.policies import (
     AgentPolicy,
     NoopAgent,

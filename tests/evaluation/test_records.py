@@ -325,7 +325,7 @@ def test_the_best_episode_is_filmed_from_its_first_frame_to_its_last(tmp_path: P
 @pytest.mark.parametrize(
     ("fault", "problem"),
     [
-        ("dark", "With render_mode='rgb_array' the environment renders NoneType"),
+        ("dark", "NoneType was rendered with render_mode='rgb_array'"),
         ("raises", "RuntimeError: no screen"),
         ("exits", "rendering ended its process (exit code 3)"),
     ],

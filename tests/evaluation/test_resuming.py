@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Mission, NotSaved, evaluate
-from parallel_envs.evaluation.checkpoints import fingerprint
+from parallel_envs.evaluation.evaluate import ResultSaver
+from parallel_envs.evaluation.policies import fingerprint
 from parallel_envs.evaluation.records import EpisodeKey
-from parallel_envs.evaluation.resume import ResultSaver
 from parallel_envs.policies import PolicySpec
 from tests.evaluation.stages import Counting, Course
 
@@ -87,7 +87,7 @@ def test_only_what_is_missing_is_played(whole: EvaluationResult) -> None:
         ({"seed": 43}, "made with seed=42, and 43 is requested"),
         ({"max_steps": 9}, "max_steps=1000"),
         ({"policies": {"other": Counting()}}, "policies="),
-        ({"missions": [Mission(name="short", env=Course, kwargs={"length": 7})]}, "a mission 'short' that is"),
+        ({"missions": [Mission(name="short", env=Course, kwargs={"length": 7})]}, "the mission 'short': "),
     ],
 )
 def test_another_evaluation_cannot_be_resumed(whole: EvaluationResult, changed: dict[str, Any], text: str) -> None:
@@ -153,8 +153,6 @@ def test_a_disk_that_is_full_for_a_while_ends_nothing_and_one_that_stays_full_lo
 
 
 def test_saving_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from parallel_envs.evaluation import resume
-
     class Clock:
         now = 0.0
 
@@ -168,7 +166,7 @@ def test_saving_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pyt
         clock.now += 0.2  # what it takes to tell it
         return EvaluationResult(episodes=())
 
-    monkeypatch.setattr(resume, "time", clock)
+    monkeypatch.setattr(sys.modules["parallel_envs.evaluation.evaluate"], "time", clock)
     saver = ResultSaver(tmp_path / "results.json", result)
     for _ in range(1000):
         saver.note()

@@ -244,7 +244,7 @@ def test_results_are_compared_by_seed_without_the_episodes_that_failed_for_one(t
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        (result({2: 1.0}), "Give both the same missions and seed"),
+        (result({2: 1.0}), "Give the same missions and seed"),
         (result({1: 1.0}, missions={"m": {"env": "E-v1", "kwargs": {"size": (5, 5)}}}), "The mission 'm' is {'env': "),
         (result({1: 1.0}, max_steps=5), "Episodes have up to 100 steps in the first and 5 in the second"),
     ],
@@ -255,7 +255,7 @@ def test_evaluations_of_other_episodes_cannot_be_compared(other: EvaluationResul
 
 
 def test_numbers_without_a_partner_cannot_be_compared() -> None:
-    with pytest.raises(ValueError, match="'m' has 2 episodes of the first and 1 of the second"):
+    with pytest.raises(ValueError, match="'m' has 2 episodes of the first, 1 of the second"):
         compare({"m": [1.0, 2.0]}, {"m": [1.0]})
     with pytest.raises(ValueError, match="no mission in common: easy beside hard"):
         compare({"easy": [1.0]}, {"hard": [1.0]})
@@ -288,11 +288,11 @@ def test_a_cross_play_matrix_by_hand() -> None:
     ],
 )
 def test_ratings_are_the_odds(played: list[Pairing], winner: str, loser: str, difference: float) -> None:
-    ratings = elo_ratings(played, prior=0)
-    assert ratings[winner].elo - ratings[loser].elo == pytest.approx(difference)
+    ratings = elo_ratings(played, prior=1e-9)
+    assert ratings[winner].elo - ratings[loser].elo == pytest.approx(difference, abs=1e-4)
     assert np.mean([one.elo for one in ratings.values()]) == pytest.approx(AVERAGE)
     assert ratings["a"].games == sum("a" in (one.first, one.second) for one in played)
-    assert [one.elo for one in elo_ratings(random.Random(1).sample(played, len(played)), prior=0).values()] == (
+    assert [one.elo for one in elo_ratings(random.Random(1).sample(played, len(played)), prior=1e-9).values()] == (
         pytest.approx([one.elo for one in ratings.values()])
     ), "the order of the games does not matter"
 
@@ -307,12 +307,8 @@ def test_a_prior_is_draws_against_an_average_player() -> None:
 def test_a_policy_that_never_lost_has_a_finite_rating_thanks_to_the_prior() -> None:
     ratings = elo_ratings(games("a", "b", 5, 0, 0))
     assert AVERAGE < ratings["a"].elo < AVERAGE + 800
-    apart = [*games("a", "b", 1, 1, 1), *games("c", "d", 1, 1, 1), *games("a", "c", 2, 0, 0)]
-    for played in (games("a", "b", 5, 0, 0), apart):
-        with pytest.raises(ValueError, match="their ratings are infinite"):
-            elo_ratings(played, prior=0)
-    with pytest.raises(ValueError, match="prior=-1 is not a number of games"):
-        elo_ratings([], prior=-1)
+    with pytest.raises(ValueError, match="prior=0 is not a number of games above 0"):
+        elo_ratings([], prior=0)
 
 
 def test_intervals_of_ratings_are_seeded_and_hold_the_rating() -> None:
