@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-__all__ = ["ClosedAtExit"]
-
 
 class ClosedAtExit:
     """Object with a `close` that may be called again. A `with` block calls it at the end."""

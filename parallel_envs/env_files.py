@@ -36,8 +36,6 @@ from parallel_envs.extras import explained
 from parallel_envs.files import is_file
 from parallel_envs.spelling import hint
 
-__all__ = ["FileFactory", "absolute", "file_of", "is_env_file", "without_class"]
-
 _FORM = re.compile(r"(?P<path>.*\S\.py):(?P<name>[^\W\d]\w*)", re.DOTALL)
 
 _MOST_NAMED = 5  # classes of a file, in the text of an error

@@ -21,23 +21,6 @@ from typing import Any
 
 from parallel_envs.spelling import nearest
 
-__all__ = [
-    "PACKAGES",
-    "Registry",
-    "entry_module",
-    "is_unregistered",
-    "is_zoo_id",
-    "known_zoo_ids",
-    "modules_of",
-    "nearest_id",
-    "nearest_module",
-    "present_path",
-    "registered_kinds",
-    "registries",
-    "zoo_module",
-    "zoo_package",
-]
-
 PACKAGES = ("mpe2", "pettingzoo.butterfly", "pettingzoo.classic", "pettingzoo.sisl", "pettingzoo.atari")
 """Where the environments of PettingZoo and its kin are. The last part of each name is a namespace of ids."""
 

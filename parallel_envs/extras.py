@@ -17,8 +17,6 @@ from collections.abc import Iterator
 
 from parallel_envs.errors import MissingExtra
 
-__all__ = ["EXTRA_OF", "advice_for", "explained", "install_line", "is_installed", "require"]
-
 EXTRA_OF = {
     **dict.fromkeys(("safetensors", "tensorboard", "torch"), "learn"),
     "cpprb": "replay",

@@ -23,8 +23,6 @@ import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-__all__ = ["Field", "documents_fields", "fields_of", "texts_of", "type_text"]
-
 Kind = TypeVar("Kind", bound=type)
 
 _WIDTH = 100

@@ -17,8 +17,6 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["FittingTable", "shortened", "stdout_console"]
-
 _LEAST_NAME, _LEAST_FIGURE = 14, 6
 _GAP = 2  # between two columns
 _ANY_WIDTH = 10_000

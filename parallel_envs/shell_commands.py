@@ -9,8 +9,6 @@ from pathlib import Path
 
 from parallel_envs.files import is_file
 
-__all__ = ["as_argument", "shell_command"]
-
 
 def shell_command(script: str, module: str, words: str) -> str:
     """Return a command that starts the script of this Python environment.
