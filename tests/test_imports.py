@@ -32,7 +32,7 @@ LAYERS: list[list[str]] = [
     *(["__main__"], ["cli"], ["bench"], ["testing"], [FACADE]),
     *(["evaluation", "learners", "groups"], ["wrappers", "rollouts", "meta"], ["multiagent"], ["vector", "policies"]),
     *(["tasks"], ["engine"], ["trust", "lazy"], ["env_files"], ["extras", "shell_commands"]),
-    ["commands", "env_ids", "seeding", "threads", "closing", "yaml_files", "files", "field_texts", "fitting_tables"],
+    ["commands", "env_ids", "seeding", "threads", "yaml_files", "files", "field_texts", "fitting_tables"],
     *(["errors"], ["spelling"], ["choices", "standard_names"]),
 ]
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from parallel_envs.extras import is_installed
+from parallel_envs.extras import as_argument, is_installed, shell_command
 from parallel_envs.learners.progress import duration
 from parallel_envs.learners.run_folder import (
     BOARD,
@@ -35,7 +35,6 @@ from parallel_envs.learners.run_folder import (
     write_json,
 )
 from parallel_envs.multiagent.by_name import as_text
-from parallel_envs.shell_commands import as_argument, shell_command
 
 if TYPE_CHECKING:
     from parallel_envs.learners.config import TrainSettings

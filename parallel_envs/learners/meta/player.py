@@ -18,7 +18,6 @@ import numpy.typing as npt
 from gymnasium import Env
 
 from parallel_envs.choices import Backend, OnFailure
-from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.checkpoint import BadCheckpoint, check_fits, load_agent
@@ -39,7 +38,7 @@ from parallel_envs.learners.run_folder import newest_checkpoint
 from parallel_envs.rollouts import Rollouts, collect
 from parallel_envs.seeding import SeedTree
 from parallel_envs.tasks import Task
-from parallel_envs.threads import CallGuard, one_thread
+from parallel_envs.threads import CallGuard, ClosedAtExit, one_thread
 from parallel_envs.vector import ParallelEnvManager
 
 Floats = npt.NDArray[np.float64]

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import Death, Failure
 from parallel_envs.errors import RemoteError, RemoteTraceback, WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent, Algorithm, Metrics, Plan, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix, clip_rows, step_rows
+from parallel_envs.threads import ClosedAtExit
 from parallel_envs.vector.recovery import crash_lines, exit_text, without_engine_frames
 
 Evaluate = Callable[[int], tuple[Tensor, Metrics, Tensor]]
