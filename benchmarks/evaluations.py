@@ -20,6 +20,7 @@ import typer
 
 from benchmarks.eval_workloads import EVAL_WORKS, EvalWork
 from benchmarks.plan import BenchPlan, first_missing
+from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import (
     MeasurementFailed,
     Series,
@@ -31,7 +32,6 @@ from parallel_envs.bench.measure import (
     run_once,
     spread,
 )
-from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import rates_of
 from parallel_envs.fitting_tables import FittingTable, stdout_console
 from parallel_envs.spelling import hint

@@ -14,10 +14,9 @@ from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
 from parallel_envs import cli
+from parallel_envs.bench.cli import step_report, suggest_report
 from parallel_envs.bench.measure import Spread
-from parallel_envs.bench.report import step_report, suggest_report
-from parallel_envs.bench.step import Row
-from parallel_envs.bench.suggest import Setting, Trial
+from parallel_envs.bench.step import Row, Setting, Trial
 from parallel_envs.evaluation import EpisodeRecord, EvaluationResult
 from parallel_envs.evaluation.records import Failure
 from parallel_envs.evaluation.tables import tables

@@ -57,7 +57,7 @@ class Workload:
 
 
 class Hosted(Protocol):
-    """Interface of an object that is measured in a process of its own. It is sent there before `open`."""
+    """Interface of an object that is measured in a process of its own. It is sent there before `load`."""
 
     def load(self) -> None:
         """Import the library, so that the time of `open` holds no imports."""
@@ -74,7 +74,7 @@ class Hosted(Protocol):
 
 @dataclass
 class Runner(ABC):
-    """Way of stepping many environments. `open` keeps what it makes in fields outside the constructor."""
+    """Way of stepping many environments (see `Hosted`). `open` keeps what it makes outside the constructor's fields."""
 
     name: ClassVar[str]
     module: ClassVar[str]
@@ -93,25 +93,21 @@ class Runner(ABC):
         return f"{self.workload.num_envs} workers"
 
     @abstractmethod
-    def load(self) -> None:
-        """Import the library, so that the time of `open` holds no imports."""
+    def load(self) -> None: ...
 
     @abstractmethod
-    def open(self) -> None:
-        """Make the environments and reset them."""
+    def open(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
 
     @abstractmethod
     def step(self) -> int:
         """Make one vector step and return how many calls of an environment's `step` it made."""
 
     def run(self, seconds: float) -> Slice:
-        """Warm up, then make vector steps for `seconds`."""
         run_for(self.step, seconds * WARM_UP_SHARE)
         return run_for(self.step, seconds)
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close everything that `open` made."""
 
 
 @dataclass

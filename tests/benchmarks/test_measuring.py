@@ -30,7 +30,7 @@ from parallel_envs.bench.measure import (
     spread,
 )
 from parallel_envs.bench.runners import InProcess, Workload
-from parallel_envs.bench.suggest import Setting, Trial, advise, best, settings_to_try
+from parallel_envs.bench.step import Setting, Trial, advise, best, settings_to_try
 from parallel_envs.bench.turns import Driver
 from tests.benchmarks.stages import Broken, NotingItsProcess, make_exiting
 
