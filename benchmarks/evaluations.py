@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.eval_workloads import EVAL_WORKS, EvalWork
-from benchmarks.plan import BenchPlan, first_missing
+from benchmarks.plan import BenchPlan, first_missing, run_once
 from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import (
     MeasurementFailed,
@@ -29,7 +29,6 @@ from parallel_envs.bench.measure import (
     Tell,
     interleave,
     paired_ratio,
-    run_once,
     spread,
 )
 from parallel_envs.bench.turns import rates_of

@@ -70,22 +70,6 @@ def run_for(step: Callable[[], int], seconds: float, clock: Clock = time.perf_co
     return Slice(steps, now - start, time.process_time() - cpu_start)
 
 
-def run_once(step: Callable[[], int], clock: Clock = time.perf_counter) -> Slice:
-    """Call `step` once and time it."""
-    cpu_start = time.process_time()
-    start = clock()
-    steps = step()
-    return Slice(steps, clock() - start, time.process_time() - cpu_start)
-
-
-def run_steps(step: Callable[[], int], steps: int) -> int:
-    """Call `step` until at least `steps` environment steps are made; return how many were made."""
-    made = 0
-    while made < steps:
-        made += step()
-    return made
-
-
 def rotations(names: Sequence[str], rounds: int) -> Iterator[tuple[str, ...]]:
     """Yield the order of each round: the first name of a round is the last of the next."""
     for i in range(rounds):

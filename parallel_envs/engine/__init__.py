@@ -16,6 +16,7 @@ from parallel_envs.engine.messages import (
     Failure,
     Inherited,
     Reply,
+    SharedBlock,
     Unpicklable,
     dump_reply,
     dump_request,
@@ -23,7 +24,6 @@ from parallel_envs.engine.messages import (
     picklable,
     unpicklable_part,
 )
-from parallel_envs.engine.placement import cores_here, pin_workers
 from parallel_envs.engine.pool import (
     BACKENDS,
     START_METHODS,
@@ -31,10 +31,11 @@ from parallel_envs.engine.pool import (
     PendingRequest,
     PoolSettings,
     WorkerPool,
+    cores_here,
     open_pool,
+    pin_workers,
     user_stacklevel,
 )
-from parallel_envs.engine.shared_memory import SharedBlock
 from parallel_envs.engine.supervisor_client import start_supervisor, supervisor_pid
 from parallel_envs.engine.worker import Ringable, load_modules
 

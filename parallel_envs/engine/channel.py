@@ -22,8 +22,7 @@ from parallel_envs.errors import WorkerStartError
 # ---- frames ---------------------------------------------------------------------------------------------------------
 
 _HEADER = struct.Struct("<Q")
-MOST_FDS = 250
-"""The most descriptors that may travel with one frame; the kernel's own limit is slightly higher."""
+MOST_FDS = 250  # the most descriptors that may travel with one frame; the kernel's own limit is slightly higher
 
 
 class ChannelClosed(ConnectionError):

@@ -38,8 +38,7 @@ from parallel_envs.engine.child_setup import (
     run_child,
 )
 
-FORK_SERVER_NAME = "pe-fork-server"
-"""Name that the system shows for a fork server (`ps -o comm`)."""
+FORK_SERVER_NAME = "pe-fork-server"  # name that the system shows for a fork server (`ps -o comm`)
 
 _SPAWN_COMMAND = (
     "import pickle, sys; file = open({fd}, 'rb'); sys.path[:] = pickle.load(file); "

@@ -114,8 +114,7 @@ class SupervisorClient:
         self._unanswered: dict[int, float] = {}
         """Times of the requests that the supervisor has not even accepted, by number."""
         self._messages: list[str] = []
-        self.is_torn = False
-        """True if a frame was cut short, so that the rest of the channel would be misread."""
+        self.is_torn = False  # true if a frame was cut short, so that the rest of the channel would be misread
         self.has_ended = False
         # Made before any pool's finalizer, so at interpreter exit it runs after all of them.
         weakref.finalize(self, _end, self.owner, self.channel, self.process)
@@ -199,23 +198,19 @@ class SupervisorClient:
                 while (data := self._inbox.receive()) is not None:
                     fds, self._inbox.fds = self._inbox.fds, []
                     number, answer = pickle.loads(data)
-                    self._record_answer(number, answer, fds)
+                    self._unanswered.pop(number, None)
+                    if isinstance(answer, LogMessage):
+                        self._messages.append(answer.text)
+                    elif number in self._awaited and not isinstance(answer, Accepted):
+                        self._answers[number] = answer, fds
+                        continue
+                    # No thread waits for it any more. A worker that it starts ends by itself: its pipes are closed.
+                    for fd in fds:
+                        os.close(fd)
+                    if isinstance(answer, Started):
+                        self._outbox.put(pickle.dumps((next(self._numbers), ForgetWorkers((answer.pid,)))))
             while self._messages:
                 _log.warning("%s", self._messages.pop(0))
-
-    def _record_answer(self, number: int, answer: Any, fds: list[int]) -> None:
-        self._unanswered.pop(number, None)
-        if isinstance(answer, LogMessage):
-            self._messages.append(answer.text)
-        elif isinstance(answer, Accepted):
-            return
-        elif number in self._awaited:
-            self._answers[number] = answer, fds
-        else:  # no thread waits for it any more; a worker that it starts ends by itself, since its pipes are closed
-            for fd in fds:
-                os.close(fd)
-            if isinstance(answer, Started):
-                self._outbox.put(pickle.dumps((next(self._numbers), ForgetWorkers((answer.pid,)))))
 
     @contextlib.contextmanager
     def _whole_frames(self) -> Iterator[None]:
