@@ -40,8 +40,7 @@ _FORM = re.compile(r"(?P<path>.*\S\.py):(?P<name>[^\W\d]\w*)", re.DOTALL)
 
 _MOST_NAMED = 5  # classes of a file, in the text of an error
 
-__path__: list[str] = []
-"""Makes this module a package to the import system, whose submodules `_Finder` finds."""
+__path__: list[str] = []  # makes this module a package to the import system, whose submodules `_Finder` finds
 
 
 def is_env_file(name: object) -> bool:
@@ -58,19 +57,14 @@ def file_of(name: str) -> Path:
 
 
 def without_class(name: str) -> str:
-    """Return an error text for the path of a Python file without `:Class`; "" for any other text.
-
-    The classes at the top of the file are named. They are read from its text: nothing in it is run.
-    """
+    """Return an error text for the path of a Python file without `:Class`; "" for any other text."""
     if not name.endswith(".py") or not is_file(name):
         return ""
-    try:
+    try:  # the text of the file is read: nothing in it is run
         found = [node.name for node in ast.parse(Path(name).read_bytes()).body if isinstance(node, ast.ClassDef)]
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         found = []
-    if not found:
-        return f"{name!r} is a file. Name the class in it, too: {f'{name}:MyEnv'!r}."
-    meant = " or ".join(repr(f"{name}:{one}") for one in found[:_MOST_NAMED])
+    meant = " or ".join(repr(f"{name}:{one}") for one in found[:_MOST_NAMED] or ["MyEnv"])
     return f"{name!r} is a file. Name the class in it, too: {meant}{', ...' if found[_MOST_NAMED:] else ''}."
 
 

@@ -26,8 +26,6 @@ PACKAGES = ("mpe2", "pettingzoo.butterfly", "pettingzoo.classic", "pettingzoo.si
 
 _VERSION = r"-v\d+$"
 _ZOO_KINDS = ("parallel", "aec")
-_MOVED = ("pettingzoo.mpe.", "mpe2.")
-"""PettingZoo 1.26 left its MPE environments to a package of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +46,14 @@ def registries(*, load: bool) -> dict[str, Registry]:
 
     Without `load`, only those of libraries that this process has imported.
     """
-    found = []
-    if (gymnasium := _library("gymnasium", load)) is not None:
-        found.append(Registry("gymnasium", gymnasium.registry, gymnasium.envs.registration.EnvSpec))
-    if (zoo := _library("pettingzoo", load)) is not None and hasattr(zoo, "parallel_registry"):
-        found.append(Registry("pettingzoo.parallel", zoo.parallel_registry, zoo.EnvSpec))
-        found.append(Registry("pettingzoo.aec", zoo.aec_registry, zoo.EnvSpec))
-    return {registry.key: registry for registry in found}
-
-
-def _library(name: str, load: bool) -> Any:
-    return importlib.import_module(name) if load else sys.modules.get(name)
+    names = "gymnasium", "pettingzoo"
+    gymnasium, zoo = map(importlib.import_module, names) if load else map(sys.modules.get, names)
+    found: list[tuple[str, Any, Any]] = []
+    if gymnasium is not None:
+        found.append(("gymnasium", gymnasium.registry, gymnasium.envs.registration.EnvSpec))
+    if zoo is not None and hasattr(zoo, "parallel_registry"):
+        found += [(f"pettingzoo.{kind}", getattr(zoo, f"{kind}_registry"), zoo.EnvSpec) for kind in _ZOO_KINDS]
+    return {key: Registry(key, *parts) for key, *parts in found}
 
 
 def entry_module(spec: Any) -> str:
@@ -158,10 +153,9 @@ def modules_of(package: str) -> Iterator[str]:
 
 def present_path(path: str) -> str:
     """Return where a module is now: those of `pettingzoo.mpe` are in `mpe2`, unless PettingZoo is old enough."""
-    old, new = _MOVED
-    if not path.startswith(old) or path in modules_of(old.rstrip(".")):
+    if not path.startswith("pettingzoo.mpe.") or path in modules_of("pettingzoo.mpe"):
         return path
-    return new + path.removeprefix(old)
+    return path.replace("pettingzoo.mpe.", "mpe2.", 1)  # PettingZoo 1.26 left its MPE environments to this package
 
 
 def nearest_module(path: str) -> str | None:

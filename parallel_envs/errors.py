@@ -29,7 +29,8 @@ from __future__ import annotations
 import builtins
 import multiprocessing
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -93,7 +94,7 @@ class EpisodeFailed(ParallelEnvsError):
         self.record = record
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args[0], {"record": self.record}), {"result": self.result}
+        return partial(type(self), self.args[0], record=self.record), (), {"result": self.result}
 
 
 class WorkerStartError(ParallelEnvsError):
@@ -115,8 +116,10 @@ class WorkerDied(ParallelEnvsError):
         self.exitcode = exitcode
 
     def __reduce__(self) -> tuple[Any, ...]:
-        known = {"worker": self.worker, "pid": self.pid, "exitcode": self.exitcode, "env_ids": self.env_ids}
-        return _rebuild, (type(self), self.args[0], known)
+        details = {
+            name: value for name, value in vars(self).items() if name in ("worker", "pid", "exitcode", "env_ids")
+        }
+        return partial(type(self), self.args[0], **details), ()
 
 
 class WorkerTimeout(ParallelEnvsError, TimeoutError, multiprocessing.TimeoutError):
@@ -148,8 +151,7 @@ class RemoteTraceback(Exception):
 class RemoteError(ParallelEnvsError):
     """Code inside a worker raised. `type_name` and `remote_message` belong to the original exception."""
 
-    _plain: type[RemoteError]
-    """This class without the type that it is joined with."""
+    _plain: type[RemoteError]  # this class without the type that it is joined with
 
     def __init_subclass__(cls) -> None:
         if "_plain" not in cls.__dict__:
@@ -206,8 +208,8 @@ class RemoteError(ParallelEnvsError):
     def __reduce__(self) -> tuple[Any, ...]:
         details = {"type_name": self.type_name, "remote_message": self.remote_message}
         state = {key: value for key, value in self.__dict__.items() if key not in details}
-        is_own = type(self) is not self._plain and type(self) is not self._plain.named(self.type_name)
-        return _rebuild, (self._plain.retold, self.args[0], details | ({"attributes": {}} if is_own else {})), state
+        attributes = None if type(self) in (self._plain, self._plain.named(self.type_name)) else dict[str, Any]()
+        return partial(self._plain.retold, self.args[0], attributes=attributes, **details), (), state
 
 
 RemoteError._plain = RemoteError
@@ -289,10 +291,6 @@ def _own_type(type_name: str) -> type[Exception] | None:
         if type(kind) is not type or kind.__dict__.get("__slots__") or _NAMES_IN_THE_WAY & kind.__dict__.keys():
             return None
     return found
-
-
-def _rebuild(make: Callable[..., Exception], text: str, details: dict[str, Any]) -> Exception:
-    return make(text, **details)
 
 
 class CollectionInterrupted(KeyboardInterrupt):

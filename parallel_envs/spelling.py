@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
-_LONG = 5
-"""Shortest word that counts as the beginning of a longer known word."""
+_LONG = 5  # shortest word that counts as the beginning of a longer known word
 _ALIKE, _NEARLY_THE_SAME = 0.75, 0.9
 """Similarity from which a known word is suggested instead of the same name elsewhere in the package, and instead of the
 explanation for a name of another package that has no counterpart here."""
@@ -83,13 +82,7 @@ def suggests_keywords(thing: Thing) -> Thing:
 
     The signature stays, for readers and for tools. The function must not take keywords of any name (`**kwargs`).
     """
-    if isinstance(thing, type):
-        cast(Any, thing).__init__ = _checked(cast(Any, thing).__init__)
-        return thing
-    return cast(Thing, _checked(thing))
-
-
-def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    function = cast(Any, thing).__init__ if isinstance(thing, type) else thing
     code = function.__code__
     names = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
     known = frozenset(names)
@@ -104,7 +97,10 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
             raise unknown_keyword(owner, name, kwargs[name], arguments)
         return function(*args, **kwargs)
 
-    return checked
+    if not isinstance(thing, type):
+        return cast(Thing, checked)
+    cast(Any, thing).__init__ = checked
+    return thing
 
 
 PPO, DQN, SAC = ("PPOConfig",), ("DQNConfig",), ("SACConfig",)
@@ -230,8 +226,7 @@ _FOREIGN_NAMES = {
 }  # fmt: skip
 """What other packages call each of our arguments. Where a name has several meanings, the likeliest comes first."""
 
-CALLED: dict[str, tuple[Meaning, ...]] = {}
-"""By the name that others use, what it means."""
+CALLED: dict[str, tuple[Meaning, ...]] = {}  # by the name that others use, what it means
 for _meaning, _names in _FOREIGN_NAMES.items():
     for _name in _names.split():
         CALLED[_name] = (*CALLED.get(_name, ()), _meaning)

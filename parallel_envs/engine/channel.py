@@ -142,7 +142,14 @@ class Inbox:
             if self._filled < len(self._data):
                 view = memoryview(self._data)[self._filled :]
                 try:
-                    count = self._receive_with_fds(view) if self._takes_fds else self._channel.recv_into(view)
+                    if self._takes_fds:
+                        data, fds, _, _ = socket.recv_fds(self._channel, view.nbytes, MOST_FDS)
+                        count, view[: len(data)] = len(data), data
+                        for fd in fds:
+                            os.set_inheritable(fd, False)
+                        self.fds += fds
+                    else:
+                        count = self._channel.recv_into(view)
                 except BlockingIOError:
                     return None
                 except OSError as error:
@@ -157,17 +164,6 @@ class Inbox:
                 frame = self._data
                 self._in_header, self._data, self._filled = True, bytearray(_HEADER.size), 0
                 return frame
-
-    def _receive_with_fds(self, view: memoryview) -> int:
-        room = socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
-        count, ancillary, _, _ = self._channel.recvmsg_into([view], room)
-        for level, kind, data in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                received = array.array("i", data[: len(data) - len(data) % 4])
-                for fd in received:
-                    os.set_inheritable(fd, False)
-                self.fds.extend(received)
-        return count
 
 
 # ---- descriptors ----------------------------------------------------------------------------------------------------

@@ -202,7 +202,7 @@ def fork_fresh_interpreter(settings: ChildSettings, fds: list[int]) -> int:
     try:
         die_with_parent(supervisor)
         _close_all_but(fds)
-        kept = become_child(settings, ChildDescriptors(*fds)).fds[:-1]
+        kept = become_child(settings, ChildDescriptors(*fds))[:-1]
         slim = ChildSettings(settings.index, settings.name, settings.threads, argv=settings.argv)
         file = os.memfd_create("parallel_envs")
         with open(file, "wb", closefd=False) as stream:

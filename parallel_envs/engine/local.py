@@ -7,7 +7,6 @@ in which they were made, so that a breakpoint inside a hosted object stops in th
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import sys
 import threading
@@ -18,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parallel_envs.engine.interrupts import reraise_ctrl_c
-from parallel_envs.engine.messages import Call, Death, Reply, SharedBlock
+from parallel_envs.engine.messages import Call, Reply, SharedBlock
 from parallel_envs.engine.pool import Meters, PendingRequest, WorkerPool
 from parallel_envs.engine.worker import BELL_SECONDS, MESSAGE_SECONDS, METERS, Host
 from parallel_envs.errors import WorkerStartError
@@ -70,13 +69,7 @@ class _LocalPool(WorkerPool):
         began = time.perf_counter()
         reply = host.execute(what) if isinstance(what, Call) else host.ring(*what)
         host.count(MESSAGE_SECONDS if isinstance(what, Call) else BELL_SECONDS, began)
-        return None if reply.value is None and reply.failure is None else reply
-
-    def pid(self, worker: int) -> int:
-        return os.getpid()
-
-    def death(self, worker: int) -> Death | None:
-        return None
+        return None if reply is None or (reply.value is None and reply.failure is None) else reply
 
     def restart(self, worker: int, timeout: float | None = None) -> None:
         self.check_open("A worker was to be restarted")
@@ -90,12 +83,6 @@ class _LocalPool(WorkerPool):
                 f"Worker {worker} is busy, and a worker that is not a process cannot be ended by force. "
                 "Use backend='process' where hosted objects may hang."
             )
-
-    def keep_on(self, worker: int, cores: Sequence[int]) -> None:
-        return
-
-    def keep_awake(self, worker: int, seconds: float) -> None:
-        return
 
     def meters(self, worker: int) -> Meters:
         self.check_owner()

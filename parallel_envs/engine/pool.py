@@ -211,13 +211,13 @@ class WorkerPool(ABC):
 
     # ---- workers ----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def pid(self, worker: int) -> int:
         """Return the pid of the process that the worker runs in."""
+        return os.getpid()
 
-    @abstractmethod
     def death(self, worker: int) -> Death | None:
         """Return how the worker ended, or None if no end has been recorded."""
+        return None
 
     @abstractmethod
     def kill(self, worker: int) -> None:
@@ -242,12 +242,10 @@ class WorkerPool(ABC):
     def meters(self, worker: int) -> Meters:
         """Return the meters of the worker."""
 
-    @abstractmethod
-    def keep_on(self, worker: int, cores: Sequence[int]) -> None:
+    def keep_on(self, worker: int, cores: Sequence[int]) -> None:  # noqa: B027  # only processes can be kept on cores
         """Let a worker process run on these cores only. Other workers run on the cores of their process."""
 
-    @abstractmethod
-    def keep_awake(self, worker: int, seconds: float) -> None:
+    def keep_awake(self, worker: int, seconds: float) -> None:  # noqa: B027  # only processes sleep
         """Let a worker process poll for its next bell for `seconds` before it sleeps, while bells come that soon.
 
         Use this for a worker that has a core to itself: other workers on its core would have to wait.
@@ -337,11 +335,12 @@ class PoolSettings:
     start_timeout: float | None = None
 
     def __post_init__(self) -> None:
-        choices = {"backend": (self.backend, BACKENDS), "context": (self.context or "spawn", START_METHODS)}
-        for name, (value, known) in choices.items():
+        for given, value, known in (
+            (f"backend={self.backend!r} is unknown", self.backend, BACKENDS),
+            (f"context={self.context!r} is not a start method", self.context or "spawn", START_METHODS),
+        ):
             if not is_one_of(value, known):
-                names = ", ".join(map(repr, known))
-                raise ValueError(f"{name}={value!r} is unknown. Choose one of {names}.{hint(value, known)}")
+                raise ValueError(f"{given}. Choose one of {', '.join(map(repr, known))}.{hint(value, known)}")
         if self.affinity is not None and not (self.affinity and all(self.affinity)):
             raise ValueError(
                 f"affinity={self.affinity!r} leaves a worker without a core. Give each at least one, or None."

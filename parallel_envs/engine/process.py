@@ -233,8 +233,8 @@ class ProcessPool(WorkerPool):
         for worker, call in calls.items():
             with self._sending():
                 process, (data, fds) = self._processes[worker], pickled[id(call)]
-                if process.death is not None:
-                    self._reply_dead(request, worker)
+                if process.death is not None:  # this death is the answer
+                    self._record_reply(request.number, worker, Reply(worker, death=process.death), [])
                     continue
                 process.num_bytes += len(data)
                 with contextlib.suppress(ChannelClosed):  # the worker is ending; its sentinel shows it
@@ -277,7 +277,7 @@ class ProcessPool(WorkerPool):
         """
         process = self._processes[worker]
         if process.death is not None:
-            self._reply_dead(request, worker)
+            self._record_reply(request.number, worker, Reply(worker, death=process.death), [])
         elif process.is_alive():
             process.bells.append(bell)
             self._bells[worker] = _NOT_NOW
@@ -296,10 +296,6 @@ class ProcessPool(WorkerPool):
             process.bells.clear()  # the worker has ended: its sentinel shows it
         self._unwatch(process.bell)
         self._bells[worker] = process.bell
-
-    def _reply_dead(self, request: PendingRequest, worker: int) -> None:
-        """Answer a request to a worker that has ended by the worker's death."""
-        self._record_reply(request.number, worker, Reply(worker, death=self._processes[worker].death), [])
 
     # ---- waiting ----------------------------------------------------------------------------------------------------
 

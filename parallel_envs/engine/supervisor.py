@@ -66,10 +66,14 @@ _STDERR_IS_GONE = (
 # ---- requests and answers -------------------------------------------------------------------------------------------
 
 
+# Requests and answers are pairs of a number and one of these types. An answer None says that the request is being
+# worked on; another answer follows. A text is an error, or, under the number 0 of no request, for the user's log.
+
+
 class StartWorker(NamedTuple):
     """Request to start a worker. The descriptors of `ChildDescriptors` and the reading end of its output travel along.
 
-    Answered at once by `Accepted`, and then, maybe after a long import, by `Started` or the text of an error.
+    Answered at once by None, and then, maybe after a long import, by `Started` or the text of an error.
     """
 
     settings: ChildSettings
@@ -102,10 +106,6 @@ class Preload(NamedTuple):
     path: tuple[str, ...]
 
 
-class Accepted(NamedTuple):
-    """Answer that the request is being worked on. Another answer follows."""
-
-
 class Started(NamedTuple):
     """Answer that the worker runs. A descriptor that becomes readable when the worker ends travels along."""
 
@@ -117,12 +117,6 @@ class ExitReport(NamedTuple):
 
     exitcode: int | None
     last_output: tuple[str, ...] = ()
-
-
-class LogMessage(NamedTuple):
-    """Text for the user's log. Sent without a request, under the number 0."""
-
-    text: str
 
 
 # ---- the state of workers and fork servers --------------------------------------------------------------------------
@@ -288,7 +282,7 @@ class _Supervisor:
                 if len(fds) != _START_FDS:  # the system drops descriptors for which there is no room
                     start.close()
                     return f"{os.strerror(errno.EMFILE)} in the process that starts workers"
-                self._send(number, Accepted())
+                self._send(number, None)
                 self._start(start)
                 return None
             case WatchWorker(pid, name):
@@ -575,7 +569,7 @@ class _Supervisor:
         self._stderr.flush()
         self._watch(self._stderr.fd, _STDERR, self._print, select.POLLOUT if self._stderr.is_blocked else 0)
         if self._stderr.failure is not None and not had_failed:
-            self._send(0, LogMessage(_STDERR_IS_GONE.format(why=self._stderr.failure)))
+            self._send(0, _STDERR_IS_GONE.format(why=self._stderr.failure))
 
 
 def _kill(pid: int) -> None:

@@ -26,9 +26,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from parallel_envs.engine.channel import ChannelClosed, Inbox, Outbox, channel_pair, owned
-from parallel_envs.engine.child_setup import hold_lifeline, thread_environment
+from parallel_envs.engine.child_setup import above_standard, hold_lifeline, thread_environment
 from parallel_envs.engine.interrupts import delay_ctrl_c, run_delayed_ctrl_c
-from parallel_envs.engine.supervisor import Accepted, ForgetWorkers, LogMessage, Preload, Started
+from parallel_envs.engine.supervisor import ForgetWorkers, Preload, Started
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.threads import CallGuard
 
@@ -88,10 +88,8 @@ class SupervisorClient:
         self.channel, theirs = channel_pair()
         try:
             if theirs.fileno() <= 2:  # `Popen` fills the places of stdin, stdout and stderr in the new process
-                import fcntl  # exists only on systems that have worker processes
-
                 with theirs as low:
-                    theirs = socket.socket(fileno=fcntl.fcntl(low.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+                    theirs = socket.socket(fileno=above_standard(low.fileno()))
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _COMMAND.format(path=list(sys.path), fd=theirs.fileno(), owner=self.owner)],
                 stdin=subprocess.DEVNULL,
@@ -199,9 +197,9 @@ class SupervisorClient:
                     fds, self._inbox.fds = self._inbox.fds, []
                     number, answer = pickle.loads(data)
                     self._unanswered.pop(number, None)
-                    if isinstance(answer, LogMessage):
-                        self._messages.append(answer.text)
-                    elif number in self._awaited and not isinstance(answer, Accepted):
+                    if number == 0:
+                        self._messages.append(answer)
+                    elif number in self._awaited and answer is not None:
                         self._answers[number] = answer, fds
                         continue
                     # No thread waits for it any more. A worker that it starts ends by itself: its pipes are closed.

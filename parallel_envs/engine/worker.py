@@ -121,12 +121,13 @@ class Host:
             leave_if_forked(error)
             return Reply(self.index, failure=Failure.of(error))
 
-    def ring(self, key: int, argument: int) -> Reply:
-        """Answer a bell."""
+    def ring(self, key: int, argument: int) -> Reply | None:
+        """Answer a bell. Return None if the object returned None."""
         try:
-            return Reply(self.index, self.objects[key].ring(argument))
+            value = self.objects[key].ring(argument)
         except BaseException as error:
             return Reply(self.index, failure=Failure.of(error))
+        return None if value is None else Reply(self.index, value)
 
 
 def load_modules(modules: Iterable[str]) -> tuple[str, Failure] | None:

@@ -27,6 +27,7 @@ from parallel_envs.engine.channel import (
 from parallel_envs.engine.child_setup import (
     ChildDescriptors,
     ChildSettings,
+    above_standard,
     become_child,
     die_with_writer,
     kill_group,
@@ -99,7 +100,7 @@ class WorkerProcess:
         request = StartWorker(self.settings, fresh_interpreter=self.method == "spawn")
         failed = f"{self.settings.name} could not be started"
         try:
-            answer, received = self._supervisor.ask(request, (*fds.fds, output_read), timeout, lets_ctrl_c_in=True)
+            answer, received = self._supervisor.ask(request, (*fds, output_read), timeout, lets_ctrl_c_in=True)
         except TimeoutError as error:
             raise WorkerStartError(f"{failed}: {error}") from error
         if not isinstance(answer, Started):
@@ -147,11 +148,8 @@ class WorkerProcess:
     def _run_forked(self, fds: ChildDescriptors, lifeline: int) -> NoReturn:
         """Turn the forked process into a worker."""
         try:
-            if lifeline <= 2:  # a number of stdin, stdout or stderr: take the same open file under another number
-                import fcntl  # exists only on systems that have worker processes
-
-                lifeline = fcntl.fcntl(lifeline, fcntl.F_DUPFD_CLOEXEC, 3)
-            close_in_child((*fds.fds, lifeline))
+            lifeline = above_standard(lifeline)
+            close_in_child((*fds, lifeline))
             fds = become_child(self.settings, fds)
             die_with_writer(lifeline)
             leave(run_child(self.settings, fds))

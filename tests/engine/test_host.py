@@ -63,7 +63,7 @@ def test_all_objects_are_closed_before_the_first_error_is_raised(tmp_path: Path)
     host.close()
 
 
-def test_a_bell_without_payload_has_no_outcome() -> None:
+def test_a_bell_without_payload_has_no_reply() -> None:
     assert hosting(Echo()).ring(1, 0) is None
 
 
