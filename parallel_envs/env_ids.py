@@ -42,10 +42,7 @@ class Registry:
 
 
 def registries(*, load: bool) -> dict[str, Registry]:
-    """Return the registries by key: "gymnasium", "pettingzoo.parallel", "pettingzoo.aec".
-
-    Without `load`, only those of libraries that this process has imported.
-    """
+    """Return the registries by key (see `Registry`). Without `load`, only those of libraries that are imported."""
     names = "gymnasium", "pettingzoo"
     gymnasium, zoo = map(importlib.import_module, names) if load else map(sys.modules.get, names)
     found: list[tuple[str, Any, Any]] = []
@@ -123,10 +120,7 @@ def known_zoo_ids() -> list[str]:
 
 
 def nearest_id(env_id: str) -> str | None:
-    """Return the id of either library that is most like a wrong one, or None where none is like it.
-
-    Where the wrong one has no version, it is the newest of that environment.
-    """
+    """Return the id of either library that is most like a wrong one, or None. Without a version, it is the newest."""
     known = [*registries(load=True)["gymnasium"].entries, *known_zoo_ids()]
     wrong = env_id.rpartition(":")[2].replace("_v", "-v")
     close = nearest(wrong, known, cutoff=0.75)

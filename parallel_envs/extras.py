@@ -83,11 +83,7 @@ def _missing(what: str, module: str) -> MissingExtra:
 
 
 def shell_command(script: str, module: str, words: str) -> str:
-    """Return a command that starts the script of this Python environment.
-
-    The command has the name of the script if a shell finds it by that name, otherwise the path by which it was called,
-    otherwise `python -m`.
-    """
+    """Return a command that starts a script of this Python environment: by its name, its path, or `python -m`."""
     found = shutil.which(script)
     if found is not None and Path(found).parent == Path(sys.executable).parent:
         return f"{script} {words}"

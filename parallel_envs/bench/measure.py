@@ -57,10 +57,7 @@ class Series(Generic[T]):
 
 
 def run_for(step: Callable[[], int], seconds: float, clock: Clock = time.perf_counter) -> Slice:
-    """Call `step`, which returns how many environment steps it made, until `seconds` have passed.
-
-    The last call runs to its end and its time belongs to the slice.
-    """
+    """Call `step`, which returns how many environment steps it made, to its end until `seconds` have passed."""
     steps = 0
     cpu_start = time.process_time()
     start = now = clock()

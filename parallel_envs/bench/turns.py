@@ -27,7 +27,7 @@ import cloudpickle
 
 from parallel_envs.bench.envs import EnvChoice, action_space
 from parallel_envs.bench.measure import MeasurementFailed, Series, Slice, Tell, interleave
-from parallel_envs.bench.runners import Hosted, Workload
+from parallel_envs.bench.runners import Workload
 
 _OPEN_TIMEOUT = 300.0
 _RUN_TIMEOUT = 60.0  # on top of the seconds to run: one vector step may be slow
@@ -50,7 +50,7 @@ def make_workload(env: EnvChoice, num_envs: int) -> Workload:
     return Workload(factory=env.factory, action_space=action_space(env), num_envs=num_envs)
 
 
-def run_in_turns(runners: Mapping[str, Hosted], pace: Pace, tell: Tell = lambda text: None) -> dict[str, Series[Slice]]:
+def run_in_turns(runners: Mapping[str, Any], pace: Pace, tell: Tell = lambda text: None) -> dict[str, Series[Slice]]:
     """Open each runner in its own process and let them step in turns. A runner that fails keeps its error."""
     with opened(runners, tell) as (drivers, errors):
         samplers = {name: partial(driver.run, pace.seconds) for name, driver in drivers.items()}
@@ -59,7 +59,7 @@ def run_in_turns(runners: Mapping[str, Hosted], pace: Pace, tell: Tell = lambda 
 
 
 @contextmanager
-def opened(runners: Mapping[str, Hosted], tell: Tell) -> Iterator[tuple[dict[str, Driver], dict[str, str]]]:
+def opened(runners: Mapping[str, Any], tell: Tell) -> Iterator[tuple[dict[str, Driver], dict[str, str]]]:
     """Open every runner in its own process. Yield the drivers that opened and the error texts of the others."""
     with ExitStack() as stack:
         drivers = {name: stack.enter_context(Driver(each)) for name, each in runners.items()}
@@ -85,7 +85,7 @@ class Driver:
     Methods raise `MeasurementFailed` with the runner's own text if the runner raises, dies or does not answer.
     """
 
-    def __init__(self, runner: Hosted) -> None:
+    def __init__(self, runner: Any) -> None:
         self._runner = runner
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by stop()
         near, far = socket.socketpair()
@@ -159,11 +159,8 @@ class Driver:
         raise MeasurementFailed(f"no answer to `{method}` within {timeout:g} s. {self._last_output()}")
 
     def _wait(self, timeout: float) -> bool:
-        """Return True once a reply can be read, False after `timeout`. Raise EOFError if the process is dead.
-
-        The process is checked as well as the connection, because its workers may hold the connection open.
-        """
-        deadline = time.monotonic() + timeout
+        """Return True once a reply can be read, False after `timeout`. Raise EOFError if the process is dead."""
+        deadline = time.monotonic() + timeout  # the process is checked, too: its workers may hold the connection open
         while not self._connection.poll(min(_CHECK_INTERVAL, max(0.0, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
                 return False

@@ -75,10 +75,7 @@ class Outbox:
         return bool(self._parts)
 
     def put(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Send a frame, or keep the part of it that has to wait.
-
-        Raise `OSError` if this process has no room for duplicates of the descriptors; nothing is sent then.
-        """
+        """Send a frame, or keep the part that has to wait. `OSError`: no room for the descriptors, nothing was sent."""
         header = memoryview(_HEADER.pack(len(data)))
         count = 0 if self._parts else self._send_some(header, fds)
         waiting_fds: list[int] = []
@@ -189,14 +186,11 @@ def close_in_child(kept: Collection[int]) -> None:
 
 @contextlib.contextmanager
 def advice_on_too_many_files() -> Iterator[None]:
-    """Raise `WorkerStartError` with advice if this process or the supervisor has no room for another open file.
-
-    Errors of the supervisor arrive as text, so the text is compared.
-    """
+    """Raise `WorkerStartError` with advice if this process or the supervisor has no room for another open file."""
     try:
         yield
     except (OSError, WorkerStartError) as error:
-        if TOO_MANY_FILES not in str(error):
+        if TOO_MANY_FILES not in str(error):  # errors of the supervisor arrive as text
             raise
         import resource  # exists only on systems that have worker processes
 
@@ -242,11 +236,8 @@ class Poller:
                 self._epoll.unregister(fd)
 
     def wait(self, timeout: float | None) -> list[tuple[int, int]]:
-        """Wait until descriptors are ready or `timeout` seconds have passed. Return the ready descriptors and events.
-
-        The list may be empty early: the system cannot count more than `_LONGEST_SECONDS`.
-        """
-        return self._epoll.poll(None if timeout is None else min(timeout, _LONGEST_SECONDS))
+        """Wait until descriptors are ready or `timeout` seconds have passed. Return these, with their events."""
+        return self._epoll.poll(None if timeout is None else min(timeout, _LONGEST_SECONDS))  # it counts no further
 
     def close(self) -> None:
         if not self._epoll.closed:

@@ -161,11 +161,8 @@ def leave(status: int) -> NoReturn:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Limit the numeric libraries that are loaded already. Libraries loaded later read the environment.
-
-    With None the environment decides. The supervisor has loaded numpy with one thread.
-    """
-    if threads is None:
+    """Limit the numeric libraries that are loaded already. Libraries loaded later read the environment."""
+    if threads is None:  # the environment decides; the supervisor has loaded numpy with one thread
         threads = int(os.environ.get(THREAD_VARIABLES[0]) or os.cpu_count() or 1) if _loaded_with(1) else None
     if threads is None:
         return

@@ -125,10 +125,7 @@ class SerialPool(_LocalPool):
         return finished
 
     def close(self, timeout: float = 5.0) -> None:
-        """Close the hosted objects. Wait while another thread works with one of them.
-
-        If that lasts longer than `timeout`, the other thread closes the objects when it has its answer.
-        """
+        """Close the hosted objects. If another thread is busy for longer than `timeout`, it will close them itself."""
         if not self.closed:
             self.closed = True
             self._queue.clear()

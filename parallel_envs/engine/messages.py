@@ -265,10 +265,7 @@ class _RequestPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle
         self.fds: list[int] = []
 
     def reducer_override(self, obj: Any) -> Any:
-        """Reduce like cloudpickle, but keep the qualified name of a class that travels by value.
-
-        cloudpickle drops the qualified name; errors name the class by it, and are looked up by it.
-        """
+        """Reduce like cloudpickle, but keep the qualified name of a class that travels by value: errors need it."""
         reduced = super().reducer_override(obj)
         if issubclass(type(obj), type) and isinstance(reduced, tuple) and len(reduced) > 2:
             state = reduced[2]

@@ -57,13 +57,10 @@ class WorkerOutput:
         return self._named([line.rstrip(b"\r\n") for line in lines if line != b"\r"])
 
     def drain(self) -> bytes:
-        """Read the output that a dead worker left in its pipe, and return the lines with the worker's name.
-
-        At most as much as the pipe can hold is read: a process that the worker started may still write without end.
-        """
+        """Read the output that a dead worker left in its pipe, and return the lines with the worker's name."""
         import fcntl  # exists only on systems that have worker processes
 
-        texts = []
+        texts = []  # as much as the pipe can hold: a process that the worker started may still write without end
         for _ in range(fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) // _READ_BYTES + 1):
             if self.ended or (text := self.read()) is None:
                 break
@@ -111,13 +108,10 @@ class StderrWriter:
         return len(self._waiting) < _MOST_WAITING_BYTES
 
     def put(self, text: bytes) -> None:
-        """Queue a text. Drop the text if stderr has failed, or if more than twice `_MOST_WAITING_BYTES` are queued.
-
-        That much is queued only when many workers die at once: their last output is read even if there is no room.
-        """
+        """Queue a text. Drop the text if stderr has failed, or if too much is queued."""
         if self.failure is not None:
             return
-        if len(self._waiting) > 2 * _MOST_WAITING_BYTES:
+        if len(self._waiting) > 2 * _MOST_WAITING_BYTES:  # many have died: their last output is read without room
             self._dropped_bytes += len(text)
             return
         if self._dropped_bytes:

@@ -134,10 +134,7 @@ class WorkerPool(ABC):
         """Ring the object `key` of the workers (default: all of them). `argument` is below 2**32."""
 
     def ring_each(self, key: int, bells: Sequence[Bell]) -> list[PendingRequest]:
-        """Ring the object `key`, each bell as a request of its own.
-
-        A worker answers its bells in their order. The bells of a worker process are sent together.
-        """
+        """Ring the object `key`, each bell as a request of its own. A worker answers its bells in their order."""
         return [self.ring(key, argument, (worker,), label) for worker, argument, label in bells]
 
     @abstractmethod
@@ -427,10 +424,7 @@ except (AttributeError, OSError, TypeError):
 
 
 def wake_orders(cores: Mapping[int, Sequence[int]], num_workers: int) -> dict[int, tuple[int, ...]]:
-    """Return, for each core of the caller, the order in which to wake the workers: workers of other cores first.
-
-    `cores` maps each worker that is kept on some cores to these cores.
-    """
+    """Return, for each core of the caller, the order in which to wake the workers: workers of other cores first."""
     return {
         core: tuple(sorted(range(num_workers), key=lambda worker: core in cores.get(worker, (core,))))
         for core in {core for kept in cores.values() for core in kept}

@@ -389,10 +389,7 @@ class ProcessPool(WorkerPool):
     # ---- deaths -----------------------------------------------------------------------------------------------------
 
     def _record_death(self, worker: int, finished: list[PendingRequest], timeout: float | None = None) -> None:
-        """Record the end of a process. Its last answers count; its other pending requests resolve as its death.
-
-        The supervisor has `timeout` seconds to report how the process ended.
-        """
+        """Record the end of a process. Its last answers count; its other pending requests resolve as its death."""
         process = self._processes[worker]
         if process.death is not None:
             return
@@ -532,10 +529,7 @@ class ProcessPool(WorkerPool):
 
 
 def _stop(ends: WorkerProcesses, reference: weakref.ref[ProcessPool]) -> None:
-    """End the workers of a pool that was garbage-collected, or that is still open when the interpreter exits.
-
-    Exit handlers that run later may use an open pool: it is closed by then, and writes to no descriptor.
-    """
+    """End the workers of a pool that was garbage-collected, or that is still open when the interpreter exits."""
     if (pool := reference()) is not None:
-        pool._shut()
+        pool._shut()  # exit handlers that run later may use the pool, which then writes to no descriptor
     ends.stop(2.0)

@@ -349,10 +349,7 @@ class _Supervisor:
             self._not_started(start, f"{type(error).__name__}: {error}")
 
     def _start_impatient(self) -> float | None:
-        """Start workers that have waited long enough for imports that they do not need.
-
-        Return the milliseconds until the next such worker, or None if there is none.
-        """
+        """Start workers that waited long enough for imports that they do not need. Return milliseconds to the next."""
         now = time.monotonic()
         for server in list(self._servers):
             for start in [start for start in server.waiting if start.patient_until <= now]:
@@ -538,10 +535,8 @@ class _Supervisor:
             del self._workers[worker.pid]
 
     def _kill_orphans(self) -> None:
-        """Kill the processes that ended workers leave behind: the only children here that were not started here.
-
-        While a fork server forks, an unknown child may be the process that was ordered. The orphans wait then.
-        """
+        """Kill the processes that ended workers leave behind: the only children here that were not started here."""
+        # While a fork server forks, an unknown child may be the process that was ordered. The orphans wait then.
         self._orphans_wait = any(server.ordered for server in self._servers)
         if not self._orphans_wait:
             spared = {worker.pid for worker in self._workers.values() if worker.alive}

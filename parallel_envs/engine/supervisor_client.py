@@ -50,11 +50,7 @@ would be misread. Their workers go on, and end with them."""
 
 
 def start_supervisor(preload: Sequence[str] = ()) -> None:
-    """Start the supervisor if there is none, so that the first worker need not wait for it.
-
-    The modules in `preload` begin to be imported, without being waited for. All workers that are forked after that have
-    the modules.
-    """
+    """Start the supervisor if there is none, and the import of `preload` for all workers. Do not wait for either."""
     client = supervisor_client()
     if preload:
         client.post(Preload(tuple(preload), tuple(sys.path)))

@@ -147,17 +147,14 @@ _MOST_BYTES = BELL.size * 16  # more would cost time: bells that are left over a
 
 
 def serve(index: int, bell: int, completion: int, channel: int) -> None:
-    """Answer requests until the bell pipe ends or a stop request arrives. Then close the hosted objects.
-
-    No process waits for an error of `close`: its last frame is written to stderr, and the exit status is 1.
-    """
+    """Answer requests until the bell pipe ends or a stop request arrives. Then close the hosted objects."""
     mark_as_worker()
     worker = _WorkerProcess(index, bell, completion, channel)
     with contextlib.suppress(BrokenPipeError, ConnectionError):  # the parent has ended
         worker.serve()
     try:
         worker.host.close()
-    except Exception as error:  # any error of a hosted object
+    except Exception as error:  # no process waits for an error of `close`: stderr and the exit status show it
         traceback.print_exception(error, limit=-1)  # the line that raised; the frames above are ours
         raise SystemExit(1) from None
     finally:

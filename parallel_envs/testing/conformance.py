@@ -167,10 +167,7 @@ def check_vector_env(
 
 
 class _Copying(gym.Wrapper[Any, Any, Any, Any]):
-    """Env that returns copies of observation and info, and the reward as one number.
-
-    `SyncVectorEnv` keeps references over the reset of an ended env, and cannot take rewards of shape (1,).
-    """
+    """Env with copied results, plain rewards: `SyncVectorEnv` keeps references and takes no rewards of shape (1,)."""
 
     def __init__(self, factory: EnvFactory) -> None:
         super().__init__(factory())
