@@ -9,7 +9,7 @@ table that says what it does (such as `wrappers.STRATEGIES`); `tests/test_choice
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 # Where environments and learners run. "auto": in processes, or where none can be started in threads, or in the caller.
 Backend = Literal["process", "thread", "serial", "auto"]
@@ -76,7 +76,5 @@ NumberUse = Literal["exactly_once", "at_most_once"]
 # Which names of arms are drawn.
 ArmSplit = Literal["auto", "train", "test"]
 
-
-def words(choice: Any) -> tuple[Any, ...]:
-    """Return the words of a `Literal`, in the order in which they stand there."""
-    return get_args(choice)
+# The words of a `Literal`, in the order in which they stand there.
+words = get_args

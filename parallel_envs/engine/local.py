@@ -47,15 +47,13 @@ class _LocalPool(WorkerPool):
     def ring(
         self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None
     ) -> PendingRequest:
-        request = self._open_request(self.all_workers if workers is None else workers, label)
-        self._count(workers)
+        request = self._open_request(workers, label)
         for worker in self.all_workers if workers is None else workers:
             self._submit(worker, (request.number, (key, argument)))
         return request
 
     def send(self, calls: Mapping[int, Call], label: Any = None) -> PendingRequest:
         request = self._open_request(calls, label)
-        self._count(tuple(calls))
         for worker, call in calls.items():
             self._submit(worker, (request.number, call))
         return request

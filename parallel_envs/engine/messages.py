@@ -112,7 +112,7 @@ class Failure:
         attributes.pop("__notes__", None)
         try:
             copied = _plain_copy(attributes, [_MOST_VALUES])
-        except (_NotPlainError, RecursionError):
+        except (TypeError, RecursionError):
             copied = None
         if copied is not None and not all(type(key) is str for key in copied):
             copied = None
@@ -134,10 +134,6 @@ _NO_TERMINAL = (
 )
 
 
-class _NotPlainError(Exception):
-    """A value of an exception may run code when it is copied or pickled, or there are too many values."""
-
-
 def _type_name(error: BaseException) -> str:
     kind = type(error)  # its names are read by `type` itself: a metaclass may give other names, or raise
     module, name = (type.__dict__[part].__get__(kind) for part in ("__module__", "__qualname__"))
@@ -155,11 +151,11 @@ def _message(error: BaseException) -> str:
 
 
 def _plain_copy(value: Any, left: list[int]) -> Any:
-    """Return a copy of a value that is made of plain values only. `left` holds the number of values still allowed."""
+    """Return a copy of a value made of plain values only, at most `left[0]` of them. Raise TypeError for any other."""
     left[0] -= 1
     kind = type(value)
     if left[0] < 0 or type(kind) is not type:  # a metaclass may run code too
-        raise _NotPlainError
+        raise TypeError("too many values, or one that runs code when it is copied")
     if kind in _PLAIN:
         return value
     if kind is np.ndarray and not value.dtype.hasobject:
@@ -168,7 +164,7 @@ def _plain_copy(value: Any, left: list[int]) -> Any:
         return kind([_plain_copy(item, left) for item in value])
     if kind is dict:
         return {_plain_copy(key, left): _plain_copy(item, left) for key, item in value.items()}
-    raise _NotPlainError
+    raise TypeError("not a plain value")
 
 
 # ---- shared memory ---------------------------------------------------------------------------------------------------

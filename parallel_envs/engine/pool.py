@@ -24,7 +24,7 @@ import time
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -258,22 +258,20 @@ class WorkerPool(ABC):
         """Take no more requests: the workers belong to another process, or are being ended."""
         self.closed = True
 
-    def _open_request(self, workers: Iterable[int], label: Any) -> PendingRequest:
+    def _open_request(self, workers: Collection[int] | None, label: Any) -> PendingRequest:
+        """Return a new request to these workers (None: to all)."""
         if self.closed:
             self.check_owner()
             raise ClosedError("A request was made to a pool that has been closed. Open a new one.")
-        request = PendingRequest(next(self._numbers), workers, label)
-        if request.waiting:
-            self._pending[request.number] = request
-        return request
-
-    def _count(self, workers: Sequence[int] | None) -> None:
-        """Count a request to these workers (None: to all)."""
         if workers is None:
             self._asked_all += 1
         else:
             for worker in workers:
                 self._asked[worker] += 1
+        request = PendingRequest(next(self._numbers), self.all_workers if workers is None else workers, label)
+        if request.waiting:
+            self._pending[request.number] = request
+        return request
 
     def _num_asked(self, worker: int) -> int:
         return self._asked_all + self._asked[worker]

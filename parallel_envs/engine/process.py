@@ -188,8 +188,7 @@ class ProcessPool(WorkerPool):
         asked = workers
         if asked is None:
             asked = self._wake_orders.get(current_core(), self.all_workers) if self._wake_orders else self.all_workers
-        request = self._open_request(asked, label)
-        self._count(workers)
+        request = self._open_request(workers, label)
         bell = BELL.pack(key, argument, request.number)
         bells, write = self._bells, os.write
         for worker in asked:
@@ -206,7 +205,6 @@ class ProcessPool(WorkerPool):
         by_worker = dict[int, list[tuple[bytes, PendingRequest]]]()
         for worker, argument, label in bells:
             request = self._open_request((worker,), label)
-            self._asked[worker] += 1
             requests.append(request)
             by_worker.setdefault(worker, []).append((BELL.pack(key, argument, request.number), request))
         for worker in self._wake_orders.get(current_core(), by_worker) if self._wake_orders else by_worker:
@@ -228,7 +226,6 @@ class ProcessPool(WorkerPool):
             if id(call) not in pickled:
                 pickled[id(call)] = dump_request(call)
         request = self._open_request(calls, label)
-        self._count(tuple(calls))
         bell = BELL.pack(MESSAGE, 0, request.number)
         for worker, call in calls.items():
             with self._sending():
