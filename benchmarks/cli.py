@@ -48,11 +48,11 @@ from parallel_envs.bench.cli import (
     deliver,
     measuring,
     show_progress,
+    step_report,
     title_of,
 )
 from parallel_envs.bench.envs import resolve
 from parallel_envs.bench.measure import Tell
-from parallel_envs.bench.report import step_report
 from parallel_envs.bench.runners import Ours
 from parallel_envs.bench.step import StepPlan, measure_step
 from parallel_envs.bench.turns import Pace

@@ -19,7 +19,8 @@ from typing import Annotated
 import typer
 
 from benchmarks.eval_workloads import EVAL_WORKS, EvalWork
-from benchmarks.plan import BenchPlan, first_missing
+from benchmarks.plan import BenchPlan, first_missing, run_once
+from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import (
     MeasurementFailed,
     Series,
@@ -28,10 +29,8 @@ from parallel_envs.bench.measure import (
     Tell,
     interleave,
     paired_ratio,
-    run_once,
     spread,
 )
-from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import rates_of
 from parallel_envs.fitting_tables import FittingTable, stdout_console
 from parallel_envs.spelling import hint

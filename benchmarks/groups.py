@@ -16,8 +16,8 @@ from functools import partial
 from benchmarks.group_runners import GroupContestant, Groups, Ours, PlainLoop, ShippedPool
 from benchmarks.group_workloads import GROUP_WORKS, GroupWork
 from benchmarks.plan import BenchPlan
+from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import Series, Slice, Spread, Tell, interleave, paired_ratio, spread
-from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, opened, rates_of
 from parallel_envs.fitting_tables import FittingTable
 

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from benchmarks.plan import BenchPlan
 from benchmarks.train import OVERLAP
+from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import Slice, Spread, Tell, interleave, paired_ratio, run_for, spread
-from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, rates_of
 from parallel_envs.choices import UpdateModeName
 from parallel_envs.fitting_tables import FittingTable

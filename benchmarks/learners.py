@@ -22,8 +22,8 @@ from gymnasium.spaces import Box, Discrete
 from rich.console import Console
 
 from benchmarks.plan import BenchPlan
+from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import Series, Slice, Spread, Tell, interleave, paired_ratio, run_for, spread
-from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, rates_of
 from parallel_envs.fitting_tables import FittingTable
 from parallel_envs.spelling import hint

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.plan import run_steps
 from parallel_envs.bench.envs import EnvChoice
-from parallel_envs.bench.measure import MeasurementFailed, Tell, run_steps
+from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.runners import Ours, Runner
 from parallel_envs.bench.turns import make_workload
 from parallel_envs.engine import FORK_SERVER_NAME, supervisor_pid

@@ -18,8 +18,8 @@ import typer
 from rich.console import Console
 
 from benchmarks.plan import BenchPlan
+from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import Spread, Tell, interleave, paired_ratio, run_for, spread
-from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, rates_of
 from parallel_envs.fitting_tables import FittingTable
 

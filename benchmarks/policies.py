@@ -21,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks.plan import BenchPlan, Needs, first_missing
+from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import (
     MeasurementFailed,
     Series,
@@ -32,7 +33,6 @@ from parallel_envs.bench.measure import (
     run_for,
     spread,
 )
-from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, rates_of
 from parallel_envs.fitting_tables import FittingTable
 from parallel_envs.policies import AgentPolicy

@@ -13,8 +13,8 @@ from benchmarks.startup import StartRow
 from benchmarks.syscalls import CallRow
 from benchmarks.targets import Verdict
 from benchmarks.zoo import OURS_EACH, OURS_FEW, ZooRow
+from parallel_envs.bench.cli import Report, lack_of, notes_of, rate_cells, ratio_cell, records, results_table
 from parallel_envs.bench.measure import Spread
-from parallel_envs.bench.report import Report, lack_of, notes_of, rate_cells, ratio_cell, records, results_table
 from parallel_envs.testing.scripted import Fault
 
 _COLOURS = {"PASS": "green", "FAIL": "bold red", "SKIP": "yellow"}

@@ -110,7 +110,7 @@ class OursBlind(Ours):
 
 def _blind_pump(pool: ProcessPool) -> list[PendingRequest]:
     """Replace `ProcessPool.pump` for completions. Other pending results still use the original `pump`."""
-    if any(connection.promised for connection in pool._connections):
+    if any(process.promised for process in pool._processes):
         return ProcessPool.pump(pool, None)
     finished: list[PendingRequest] = []
     if pool._yields:

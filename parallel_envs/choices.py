@@ -9,140 +9,72 @@ table that says what it does (such as `wrappers.STRATEGIES`); `tests/test_choice
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-__all__ = [
-    "Activation",
-    "AlgorithmName",
-    "ArmSplit",
-    "Autoreset",
-    "Backend",
-    "DqnNetwork",
-    "FixedBackend",
-    "GroupFailure",
-    "GroupMode",
-    "LearnIn",
-    "LoopMode",
-    "NumberUse",
-    "ObservationMode",
-    "OnDivergence",
-    "OnError",
-    "OnFailure",
-    "PageText",
-    "PpoNetwork",
-    "Recorded",
-    "RecurrentCell",
-    "RenderMode",
-    "Sampler",
-    "ScheduleName",
-    "ShopReward",
-    "StartMethod",
-    "Strategy",
-    "TextMode",
-    "TileFormat",
-    "Turns",
-    "UpdateModeName",
-    "Where",
-    "words",
-]
-
+# Where environments and learners run. "auto": in processes, or where none can be started in threads, or in the caller.
 Backend = Literal["process", "thread", "serial", "auto"]
-"""Where environments and learners run. "auto": in processes; where none can be started in threads, else in the
-caller."""
-
+# The same where nothing else takes the place of one that cannot be started.
 FixedBackend = Literal["process", "thread", "serial"]
-"""The same where nothing else takes the place of one that cannot be started."""
-
+# How worker processes are started.
 StartMethod = Literal["forkserver", "spawn", "fork"]
-"""How worker processes are started."""
-
+# What follows when an environment raises or hangs, or its worker dies.
 OnFailure = Literal["raise", "restart"]
-"""What follows when an environment raises or hangs, or its worker dies."""
-
+# Whether the observation spaces of all environments are equal, or differ in their bounds.
 ObservationMode = Literal["same", "different"]
-"""Whether the observation spaces of all environments are equal, or differ in their bounds."""
-
+# When an environment is reset whose episode has ended: the values of `gymnasium.vector.AutoresetMode`.
 Autoreset = Literal["NextStep", "SameStep", "Disabled"]
-"""When an environment is reset whose episode has ended: the values of `gymnasium.vector.AutoresetMode`."""
-
+# How AEC environments are played.
 Turns = Literal["simultaneous", "sequential"]
-"""How AEC environments are played."""
-
+# How the policies of several agents are computed.
 Strategy = Literal["sequential", "thread", "process", "batch", "gpu", "auto"]
-"""How the policies of several agents are computed."""
-
+# What follows when a policy raises: its error, or the default action.
 OnError = Literal["raise", "default"]
-"""What follows when a policy raises: its error, or the default action."""
-
+# How the updates of several agents are run. "fused_or_process": fused where that is quicker, else in processes.
 UpdateModeName = Literal[
     "sequential", "thread", "process", "fused", "auto", "fused_or_sequential", "fused_or_thread", "fused_or_process"
 ]
-"""How the updates of several agents are run. "fused_or_process": fused where that is quicker, else in processes."""
-
+# What follows an update that is not finite, once it is undone.
 OnDivergence = Literal["skip", "raise"]
-"""What follows an update that is not finite, once it is undone."""
-
+# How collecting and learning go together.
 LoopMode = Literal["sync", "overlap", "free"]
-"""How collecting and learning go together."""
-
+# Where learning runs while environments are stepped.
 LearnIn = FixedBackend
-"""Where learning runs while environments are stepped."""
-
+# Which agent learns first.
 ScheduleName = Literal["round_robin", "most_data", "slowest"]
-"""Which agent learns first."""
-
+# The algorithms that come with the package.
 AlgorithmName = Literal["ppo", "dqn", "sac"]
-"""The algorithms that come with the package."""
-
+# What stands between the hidden layers of a network.
 Activation = Literal["tanh", "relu"]
-"""What stands between the hidden layers of a network."""
-
+# Networks of PPO: for numbers, for pictures, with a memory.
 PpoNetwork = Literal["mlp", "cnn", "gru"]
-"""Networks of PPO: for numbers, for pictures, with a memory."""
-
+# Networks of DQN: for numbers, for pictures.
 DqnNetwork = Literal["mlp", "cnn"]
-"""Networks of DQN: for numbers, for pictures."""
-
+# What draws steps by their priorities.
 Sampler = Literal["tree", "cpprb"]
-"""What draws steps by their priorities."""
-
+# Which episodes of an evaluation are filmed.
 Recorded = Literal["best", "worst", "median", "all"]
-"""Which episodes of an evaluation are filmed."""
-
+# Which groups an `EnvStateManager` plays.
 GroupMode = Literal["train", "val"]
-"""Which groups an `EnvStateManager` plays."""
-
+# Cells of recurrent networks that act.
 RecurrentCell = Literal["gru", "lstm"]
-"""Cells of recurrent networks that act."""
-
+# What a broken environment of a group is: an entry that says so, or an exception.
 GroupFailure = Literal["entry", "raise"]
-"""What a broken environment of a group is: an entry that says so, or an exception."""
-
+# Where the environments of a group live.
 Where = Literal["auto", "process", "caller", "both"]
-"""Where the environments of a group live."""
-
+# How rooms of tiles are told.
 TileFormat = Literal["grid", "coord", "grid_coord"]
-"""How rooms of tiles are told."""
-
+# Whether rooms of tiles are shown as text or as pictures.
 RenderMode = Literal["text", "rgb_array"]
-"""Whether rooms of tiles are shown as text or as pictures."""
-
+# The same for environments that have text alone.
 TextMode = Literal["text"]
-"""The same for environments that have text alone."""
-
+# What is paid for in a shop.
 ShopReward = Literal["dense", "sparse"]
-"""What is paid for in a shop."""
-
+# How the pages of a shop are told.
 PageText = Literal["text", "text_rich"]
-"""How the pages of a shop are told."""
-
+# How often a puzzle's numbers may stand in an answer.
 NumberUse = Literal["exactly_once", "at_most_once"]
-"""How often a puzzle's numbers may stand in an answer."""
-
+# Which names of arms are drawn.
 ArmSplit = Literal["auto", "train", "test"]
-"""Which names of arms are drawn."""
 
-
-def words(choice: Any) -> tuple[Any, ...]:
-    """Return the words of a `Literal`, in the order in which they stand there."""
-    return get_args(choice)
+# The words of a `Literal`, in the order in which they stand there.
+words = get_args

@@ -10,8 +10,6 @@ from typer.core import TyperGroup
 
 from parallel_envs.spelling import hint
 
-__all__ = ["SuggestingGroup"]
-
 _NO_CHOICE = re.compile(r"(?:Value error, )?('(?P<word>[^']*)' is not one of (?P<choices>.*)\.)", re.DOTALL)
 
 

@@ -36,14 +36,11 @@ from parallel_envs.extras import explained
 from parallel_envs.files import is_file
 from parallel_envs.spelling import hint
 
-__all__ = ["FileFactory", "absolute", "file_of", "is_env_file", "without_class"]
-
 _FORM = re.compile(r"(?P<path>.*\S\.py):(?P<name>[^\W\d]\w*)", re.DOTALL)
 
 _MOST_NAMED = 5  # classes of a file, in the text of an error
 
-__path__: list[str] = []
-"""Makes this module a package to the import system, whose submodules `_Finder` finds."""
+__path__: list[str] = []  # makes this module a package to the import system, whose submodules `_Finder` finds
 
 
 def is_env_file(name: object) -> bool:
@@ -60,19 +57,14 @@ def file_of(name: str) -> Path:
 
 
 def without_class(name: str) -> str:
-    """Return an error text for the path of a Python file without `:Class`; "" for any other text.
-
-    The classes at the top of the file are named. They are read from its text: nothing in it is run.
-    """
+    """Return an error text for the path of a Python file without `:Class`; "" for any other text."""
     if not name.endswith(".py") or not is_file(name):
         return ""
-    try:
+    try:  # the text of the file is read: nothing in it is run
         found = [node.name for node in ast.parse(Path(name).read_bytes()).body if isinstance(node, ast.ClassDef)]
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         found = []
-    if not found:
-        return f"{name!r} is a file. Name the class in it, too: {f'{name}:MyEnv'!r}."
-    meant = " or ".join(repr(f"{name}:{one}") for one in found[:_MOST_NAMED])
+    meant = " or ".join(repr(f"{name}:{one}") for one in found[:_MOST_NAMED] or ["MyEnv"])
     return f"{name!r} is a file. Name the class in it, too: {meant}{', ...' if found[_MOST_NAMED:] else ''}."
 
 
@@ -114,7 +106,14 @@ class FileFactory:
     def load(self) -> Any:
         """Return what the file has under the name: a class, or a function that makes an environment."""
         path, name = file_of(self.name), self.name.rpartition(":")[2]
-        module = _imported(path, self.name)
+        code = str(path).encode(errors="surrogateescape").hex()
+        try:
+            with explained(f"The environment {self.name!r}"):
+                module = importlib.import_module(f"{__name__}.{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}__{code}")
+        except MissingExtra:
+            raise
+        except Exception as error:  # user code
+            raise ImportError(f"The file {path} raised {type(error).__name__} when it was imported: {error}") from error
         if not hasattr(module, name):
             known = [one for one in vars(module) if not one.startswith("_")]
             raise AttributeError(f"The file {path} defines no {name!r}.{hint(name, known)}")
@@ -126,21 +125,8 @@ class FileFactory:
         return made_by
 
 
-def _imported(path: Path, name: str) -> ModuleType:
-    module = (
-        f"{__name__}.{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}__{str(path).encode(errors='surrogateescape').hex()}"
-    )
-    try:
-        with explained(f"The environment {name!r}"):
-            return importlib.import_module(module)
-    except MissingExtra:
-        raise
-    except Exception as error:  # user code
-        raise ImportError(f"The file {path} raised {type(error).__name__} when it was imported: {error}") from error
-
-
 class _Finder:
-    """Finds the file of a module that is named as `_imported` names it."""
+    """Finds the file of a module that is named as `FileFactory.load` names it."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -159,65 +145,34 @@ class _Finder:
 
 
 def _check_neighbours(file: Path) -> None:
-    """Raise ImportError if `file`, or a neighbour that it imports, would be given a module of another folder."""
-    seen, waiting = {file}, [file]
-    while waiting:
-        path = waiting.pop()
-        for name in _imports(path, is_first=path == file):
-            beside = next(
-                (one for one in (file.parent / f"{name}.py", file.parent / name / "__init__.py") if is_file(one)), None
-            )
-            found = None if beside is None else _origin(name)
-            if beside is None or found is None or _is_installed(found):
-                continue
-            if found != beside.resolve() and found.read_bytes() != beside.read_bytes():
-                raise ImportError(
-                    f"{path} imports {name!r}, which is {beside} for it, and this process takes {name!r} from {found}. "
-                    "Rename one of the two files."
-                )
-            if beside not in seen:
-                seen.add(beside)
-                waiting.append(beside)
-
-
-def _imports(path: Path, *, is_first: bool) -> list[str]:
-    """Return the first part of each module that a file imports by its name."""
+    """Raise ImportError if `file` imports a neighbour by a name that is a module of another folder in this process."""
     try:
-        tree = ast.parse(path.read_bytes())
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
     except (OSError, SyntaxError, ValueError):
-        return []  # importing it will tell
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += [alias.name.partition(".")[0] for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            found.append(str(node.module).partition(".")[0])
-        elif isinstance(node, ast.ImportFrom) and is_first:
+        return  # importing it will tell
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.level:
             raise ImportError(
-                f"{path}, line {node.lineno}, imports relatively (`from {'.' * node.level}{node.module or ''} "
-                "import`), and the file is in no package. Import the file beside it by its name: `import helper`."
+                f"{file}, line {node.lineno}, imports relatively, and the file is in no package. Import the file "
+                "beside it by its name: `import helper`."
             )
-    return list(dict.fromkeys(found))
-
-
-def _origin(name: str) -> Path | None:
-    """Return the file that this process takes for a module, whether it is imported already or not."""
-    module = sys.modules.get(name)
-    try:
-        origin = (
-            getattr(module, "__file__", None) if module else getattr(importlib.util.find_spec(name), "origin", None)
-        )
-    except (ImportError, ValueError):
-        return None
-    return Path(origin).resolve() if origin and is_file(Path(origin)) else None
-
-
-def _is_installed(path: Path) -> bool:
-    """Return whether a file is Python's own or lies among the installed packages."""
-    import sysconfig  # late: only needed where two folders have modules of one name
-
-    places = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return any(path.is_relative_to(Path(place).resolve()) for place in places)
+        if isinstance(node, ast.ImportFrom):
+            names.add(str(node.module))
+    for name in sorted({name.partition(".")[0] for name in names} - sys.stdlib_module_names):
+        beside = [one for one in (file.parent / f"{name}.py", file.parent / name / "__init__.py") if is_file(one)]
+        try:
+            spec = importlib.util.find_spec(name) if beside else None
+        except (ImportError, ValueError):
+            continue
+        found = Path(spec.origin).resolve() if spec is not None and spec.origin and is_file(Path(spec.origin)) else None
+        if found is None or found == beside[0].resolve() or {"site-packages", "dist-packages"} & set(found.parts):
+            continue
+        if found.read_bytes() != beside[0].read_bytes():
+            raise ImportError(
+                f"{file} imports {name!r}, which is {beside[0]} for it, and this process takes {name!r} from {found}. "
+                "Rename one of the two files."
+            )
 
 
 sys.meta_path.append(_Finder())  # last, and for names below this module only: no other import is changed by it

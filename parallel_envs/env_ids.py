@@ -21,30 +21,11 @@ from typing import Any
 
 from parallel_envs.spelling import nearest
 
-__all__ = [
-    "PACKAGES",
-    "Registry",
-    "entry_module",
-    "is_unregistered",
-    "is_zoo_id",
-    "known_zoo_ids",
-    "modules_of",
-    "nearest_id",
-    "nearest_module",
-    "present_path",
-    "registered_kinds",
-    "registries",
-    "zoo_module",
-    "zoo_package",
-]
-
 PACKAGES = ("mpe2", "pettingzoo.butterfly", "pettingzoo.classic", "pettingzoo.sisl", "pettingzoo.atari")
 """Where the environments of PettingZoo and its kin are. The last part of each name is a namespace of ids."""
 
 _VERSION = r"-v\d+$"
 _ZOO_KINDS = ("parallel", "aec")
-_MOVED = ("pettingzoo.mpe.", "mpe2.")
-"""PettingZoo 1.26 left its MPE environments to a package of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +42,15 @@ class Registry:
 
 
 def registries(*, load: bool) -> dict[str, Registry]:
-    """Return the registries by key: "gymnasium", "pettingzoo.parallel", "pettingzoo.aec".
-
-    Without `load`, only those of libraries that this process has imported.
-    """
-    found = []
-    if (gymnasium := _library("gymnasium", load)) is not None:
-        found.append(Registry("gymnasium", gymnasium.registry, gymnasium.envs.registration.EnvSpec))
-    if (zoo := _library("pettingzoo", load)) is not None and hasattr(zoo, "parallel_registry"):
-        found.append(Registry("pettingzoo.parallel", zoo.parallel_registry, zoo.EnvSpec))
-        found.append(Registry("pettingzoo.aec", zoo.aec_registry, zoo.EnvSpec))
-    return {registry.key: registry for registry in found}
-
-
-def _library(name: str, load: bool) -> Any:
-    return importlib.import_module(name) if load else sys.modules.get(name)
+    """Return the registries by key (see `Registry`). Without `load`, only those of libraries that are imported."""
+    names = "gymnasium", "pettingzoo"
+    gymnasium, zoo = map(importlib.import_module, names) if load else map(sys.modules.get, names)
+    found: list[tuple[str, Any, Any]] = []
+    if gymnasium is not None:
+        found.append(("gymnasium", gymnasium.registry, gymnasium.envs.registration.EnvSpec))
+    if zoo is not None and hasattr(zoo, "parallel_registry"):
+        found += [(f"pettingzoo.{kind}", getattr(zoo, f"{kind}_registry"), zoo.EnvSpec) for kind in _ZOO_KINDS]
+    return {key: Registry(key, *parts) for key, *parts in found}
 
 
 def entry_module(spec: Any) -> str:
@@ -145,10 +120,7 @@ def known_zoo_ids() -> list[str]:
 
 
 def nearest_id(env_id: str) -> str | None:
-    """Return the id of either library that is most like a wrong one, or None where none is like it.
-
-    Where the wrong one has no version, it is the newest of that environment.
-    """
+    """Return the id of either library that is most like a wrong one, or None. Without a version, it is the newest."""
     known = [*registries(load=True)["gymnasium"].entries, *known_zoo_ids()]
     wrong = env_id.rpartition(":")[2].replace("_v", "-v")
     close = nearest(wrong, known, cutoff=0.75)
@@ -175,10 +147,9 @@ def modules_of(package: str) -> Iterator[str]:
 
 def present_path(path: str) -> str:
     """Return where a module is now: those of `pettingzoo.mpe` are in `mpe2`, unless PettingZoo is old enough."""
-    old, new = _MOVED
-    if not path.startswith(old) or path in modules_of(old.rstrip(".")):
+    if not path.startswith("pettingzoo.mpe.") or path in modules_of("pettingzoo.mpe"):
         return path
-    return new + path.removeprefix(old)
+    return path.replace("pettingzoo.mpe.", "mpe2.", 1)  # PettingZoo 1.26 left its MPE environments to this package
 
 
 def nearest_module(path: str) -> str | None:

@@ -30,6 +30,7 @@ import builtins
 import multiprocessing
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -73,11 +74,7 @@ class MissingExtra(ParallelEnvsError, ModuleNotFoundError):
 
 
 class UntrustedName(ParallelEnvsError, ValueError):
-    """A file names code outside this package that the user does not trust: see `parallel_envs.trust`.
-
-    Attributes:
-        module: The module that the user would have to trust.
-    """
+    """A file names code outside this package that the user does not trust (`module`): see `parallel_envs.trust`."""
 
     def __init__(self, module: str, text: str) -> None:
         super().__init__(text)
@@ -97,7 +94,7 @@ class EpisodeFailed(ParallelEnvsError):
         self.record = record
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args[0], {"record": self.record}), {"result": self.result}
+        return partial(type(self), self.args[0], record=self.record), (), {"result": self.result}
 
 
 class WorkerStartError(ParallelEnvsError):
@@ -119,8 +116,10 @@ class WorkerDied(ParallelEnvsError):
         self.exitcode = exitcode
 
     def __reduce__(self) -> tuple[Any, ...]:
-        known = {"worker": self.worker, "pid": self.pid, "exitcode": self.exitcode, "env_ids": self.env_ids}
-        return _rebuild, (type(self), self.args[0], known)
+        details = {
+            name: value for name, value in vars(self).items() if name in ("worker", "pid", "exitcode", "env_ids")
+        }
+        return partial(type(self), self.args[0], **details), ()
 
 
 class WorkerTimeout(ParallelEnvsError, TimeoutError, multiprocessing.TimeoutError):
@@ -152,8 +151,7 @@ class RemoteTraceback(Exception):
 class RemoteError(ParallelEnvsError):
     """Code inside a worker raised. `type_name` and `remote_message` belong to the original exception."""
 
-    _plain: type[RemoteError]
-    """This class without the type that it is joined with."""
+    _plain: type[RemoteError]  # this class without the type that it is joined with
 
     def __init_subclass__(cls) -> None:
         if "_plain" not in cls.__dict__:
@@ -174,10 +172,7 @@ class RemoteError(ParallelEnvsError):
         is_known = isinstance(original, type) and issubclass(original, ParallelEnvsError if module else Exception)
         if not is_known or (module and not hasattr(original, "retell")) or issubclass(cls, original):
             return cls
-        known = _joined.get((cls, original))
-        if known is None:
-            known = _joined[cls, original] = _join(cls, original)
-        return known
+        return _joined(cls, original)
 
     @classmethod
     def retold(
@@ -200,16 +195,12 @@ class RemoteError(ParallelEnvsError):
         - has a builtin base that cannot be made from a text alone (`UnicodeDecodeError`, exception groups).
         """
         kind = cls.named(type_name)
-        if kind is cls and attributes is not None and (own := _own_type(type_name)) is not None:
-            try:
-                if (cls, own) not in _joined:
-                    _joined[cls, own] = _join_without_constructor(cls, own)
-                error = _joined[cls, own](text, type_name=type_name, remote_message=remote_message)
-                error.__dict__.update({key: value for key, value in attributes.items() if key not in error.__dict__})
-            except Exception:  # noqa: BLE001  # whatever the type raises, the error is reported
-                return cls(text, type_name=type_name, remote_message=remote_message)
-            return error
-        return kind(text, type_name=type_name, remote_message=remote_message)
+        own = _own_type(type_name) if kind is cls and attributes is not None else None
+        if own is None or (kind := _joined(cls, own)) is cls:
+            return kind(text, type_name=type_name, remote_message=remote_message)
+        error = kind(text, type_name=type_name, remote_message=remote_message)
+        error.__dict__.update({key: value for key, value in (attributes or {}).items() if key not in error.__dict__})
+        return error
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -217,8 +208,8 @@ class RemoteError(ParallelEnvsError):
     def __reduce__(self) -> tuple[Any, ...]:
         details = {"type_name": self.type_name, "remote_message": self.remote_message}
         state = {key: value for key, value in self.__dict__.items() if key not in details}
-        is_own = type(self) is not self._plain and type(self) is not self._plain.named(self.type_name)
-        return _rebuild_named, (self._plain, self.args[0], details | ({"attributes": {}} if is_own else {})), state
+        attributes = None if type(self) in (self._plain, self._plain.named(self.type_name)) else dict[str, Any]()
+        return partial(self._plain.retold, self.args[0], attributes=attributes, **details), (), state
 
 
 RemoteError._plain = RemoteError
@@ -237,34 +228,39 @@ class PolicyError(RemoteError):
     actions: dict[Any, Any]
 
 
-_joined: dict[tuple[type[RemoteError], type[Exception]], type[RemoteError]] = {}
-
-
-def _join(base: type[RemoteError], original: type[Exception]) -> type[RemoteError]:
-    details = {"__module__": base.__module__, "__doc__": base.__doc__, "_plain": base}
-    try:
-        joined = type(base.__name__, (base, original), details)
-        joined("", type_name="", remote_message="")
-    except TypeError:  # exception groups, UnicodeDecodeError and others need arguments of their own
-        return base
-    return joined
-
-
 _NAMES_IN_THE_WAY = frozenset(
-    {
-        "__getattribute__",
-        "__getattr__",
-        "__setattr__",
-        "__delattr__",
-        "__setstate__",
-        "__del__",
-        "__class__",
-        "__dict__",
-    }
-    | {"__cause__", "__context__", "__suppress_context__", "__traceback__", "__notes__", "with_traceback", "add_note"}
-    | {"args", "type_name", "remote_message"}
+    {"__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__setstate__", "__del__", "__class__"}
+    | {"__dict__", "__cause__", "__context__", "__suppress_context__", "__traceback__", "__notes__"}
+    | {"with_traceback", "add_note", "args", "type_name", "remote_message"}
 )
 _IS_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class is not one of the interpreter's own
+
+
+_joined_types: dict[tuple[type[RemoteError], type[Exception]], type[RemoteError]] = {}
+
+
+def _joined(base: type[RemoteError], original: type[Exception]) -> type[RemoteError]:
+    """Return a class that is both, or `base` if an `original` cannot be made from a text alone."""
+    if (known := _joined_types.get((base, original))) is not None:
+        return known
+    native: Any = next(kind for kind in original.__mro__ if not kind.__flags__ & _IS_HEAP_TYPE)
+
+    def init(self: Any, text: str, *, type_name: str, remote_message: str) -> None:
+        native.__init__(self, text)  # not the constructor of `original`, which may do anything
+        self.type_name, self.remote_message = type_name, remote_message
+        if issubclass(original, ParallelEnvsError):
+            self.retell(remote_message)
+
+    details = {"__module__": base.__module__, "__doc__": base.__doc__, "__init__": init, "_plain": base}
+    if native is not original:  # `original` may have a `__new__` of its own
+        details["__new__"] = lambda kind, text, **details: native.__new__(kind, text)
+    try:
+        joined: type[RemoteError] = type(base.__name__, (base, original), details)
+        joined("", type_name="", remote_message="")
+    except Exception:  # noqa: BLE001  # exception groups and others need arguments; the error is reported anyway
+        joined = base
+    _joined_types[base, original] = joined
+    return joined
 
 
 def _own_type(type_name: str) -> type[Exception] | None:
@@ -279,11 +275,10 @@ def _own_type(type_name: str) -> type[Exception] | None:
         if issubclass(type(module), ModuleType):
             found = module
             for part in parts[number:]:
-                is_class = issubclass(type(found), type)
-                names = (
-                    type.__dict__["__dict__"].__get__(found) if is_class else object.__getattribute__(found, "__dict__")
-                )
-                found = names.get(part)
+                if issubclass(type(found), type):
+                    found = type.__dict__["__dict__"].__get__(found).get(part)
+                else:
+                    found = object.__getattribute__(found, "__dict__").get(part)
                 if not issubclass(type(found), type):
                     return None
             break
@@ -296,29 +291,6 @@ def _own_type(type_name: str) -> type[Exception] | None:
         if type(kind) is not type or kind.__dict__.get("__slots__") or _NAMES_IN_THE_WAY & kind.__dict__.keys():
             return None
     return found
-
-
-def _join_without_constructor(base: type[RemoteError], original: type[Exception]) -> type[RemoteError]:
-    """Return a class that is both. The builtin base of `original` makes its instances from their text alone."""
-    native: Any = next(kind for kind in original.__mro__ if not kind.__flags__ & _IS_HEAP_TYPE)
-
-    def new(kind: type[Any], text: str, **details: Any) -> Any:
-        return native.__new__(kind, text)
-
-    def init(self: Any, text: str, *, type_name: str, remote_message: str) -> None:
-        native.__init__(self, text)
-        self.type_name, self.remote_message = type_name, remote_message
-
-    details = {"__module__": base.__module__, "__doc__": base.__doc__, "__new__": new, "__init__": init, "_plain": base}
-    return type(base.__name__, (base, original), details)
-
-
-def _rebuild(kind: type[Exception], text: str, details: dict[str, Any]) -> Exception:
-    return kind(text, **details)
-
-
-def _rebuild_named(plain: type[RemoteError], text: str, details: dict[str, Any]) -> RemoteError:
-    return plain.retold(text, **details)
 
 
 class CollectionInterrupted(KeyboardInterrupt):

@@ -1,11 +1,11 @@
-"""Libraries that extras install: which extra installs which library, and the error text for a missing one.
+"""Commands that a user is told to type: those that install the library of an extra, and those of this package.
 
     with explained("IndependentLearners"):    around an import that may need such a library
         import torch
     require("Videos", "moviepy")              checks early, without an import
     install_line("mpe2")                      the command to type, as part of another sentence
 
-Use one of these wherever such a library is imported, so that the user of a missing library reads one sentence with the
+Use one of these wherever the library of an extra is imported: the user of a missing library reads one sentence with the
 install command, and not a traceback.
 """
 
@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from parallel_envs.errors import MissingExtra
-
-__all__ = ["EXTRA_OF", "advice_for", "explained", "install_line", "is_installed", "require"]
+from parallel_envs.files import is_file
 
 EXTRA_OF = {
     **dict.fromkeys(("safetensors", "tensorboard", "torch"), "learn"),
@@ -77,3 +80,19 @@ def explained(what: str) -> Iterator[None]:
 def _missing(what: str, module: str) -> MissingExtra:
     library = module.partition(".")[0]
     return MissingExtra(f"{what} needs {library}, which is not installed: {install_line(module)}.", name=library)
+
+
+def shell_command(script: str, module: str, words: str) -> str:
+    """Return a command that starts a script of this Python environment: by its name, its path, or `python -m`."""
+    found = shutil.which(script)
+    if found is not None and Path(found).parent == Path(sys.executable).parent:
+        return f"{script} {words}"
+    if Path(sys.argv[0]).name == script and is_file(sys.argv[0]):
+        return f"{shlex.quote(sys.argv[0])} {words}"
+    return f"{shlex.quote(sys.executable)} -m {module} {words}"
+
+
+def as_argument(path: Path) -> str:
+    """Return a path as one word of a shell that no command takes for an option."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)

@@ -23,8 +23,6 @@ import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-__all__ = ["Field", "documents_fields", "fields_of", "texts_of", "type_text"]
-
 Kind = TypeVar("Kind", bound=type)
 
 _WIDTH = 100
@@ -115,17 +113,14 @@ class _Docstring:
     """Docstring that is assembled on first use."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._whole: str | None = None
+        self._text, self._whole = text, ""
 
     def __get__(self, instance: object, kind: type) -> str:
-        if self._whole is None:
-            described = "\n".join(map(_paragraph, fields_of(kind)))
-            self._whole = f"{self._text}\n\nArgs:\n{described}"
+        if not self._whole:
+            self._whole = f"{self._text}\n\nArgs:"
+            for one in fields_of(kind):
+                default = "" if one.default is Field.required else f", by default {one.default!r}"
+                words = f"{one.name} ({type_text(one.hint)}{default}): {one.text}"
+                lines = textwrap.wrap(words, _WIDTH - 4, subsequent_indent="    ", break_long_words=False)
+                self._whole += "".join(f"\n    {line}" for line in lines)
         return self._whole
-
-
-def _paragraph(field: Field) -> str:
-    default = "" if field.default is Field.required else f", by default {field.default!r}"
-    words = f"{field.name} ({type_text(field.hint)}{default}): {field.text}"
-    return textwrap.fill(words, _WIDTH, initial_indent="    ", subsequent_indent="        ", break_long_words=False)

@@ -1,8 +1,8 @@
-"""Tables that fit a narrow terminal without cutting rows or numbers.
+"""Tables that fit a narrow terminal without cutting names or numbers.
 
 A `FittingTable` is a rich `Table`. Columns justified to the right hold figures, the other columns hold names. If the
-table is wider than the console, it is drawn without lines, and long names lose their middle. If that is still too wide,
-the names of a row are printed in full on lines of their own, above its figures.
+table is wider than the console, it is drawn without lines, and long names continue on further lines of their cells. If
+that is still too wide, the names of a row are printed on lines of their own, above its figures.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["FittingTable", "shortened", "stdout_console"]
-
 _LEAST_NAME, _LEAST_FIGURE = 14, 6
 _GAP = 2  # between two columns
 _ANY_WIDTH = 10_000
@@ -31,20 +29,12 @@ def stdout_console(file_width: int) -> Console:
     return found if is_told else Console(width=file_width)
 
 
-def shortened(name: str, width: int) -> str:
-    """Return the name, or the name without its middle if it is longer than `width`: names differ at both ends."""
-    if len(name) <= width:
-        return name
-    front = (width - 1) // 2
-    return f"{name[:front]}…{name[len(name) - (width - 1 - front) :]}"
-
-
 class FittingTable(Table):
     """Table that changes its form if it would be too wide."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width
-        if console.measure(_as_drawn(self), options=options.update(max_width=_ANY_WIDTH)).maximum <= width:
+        if self.__rich_measure__(console, options.update(max_width=_ANY_WIDTH)).maximum <= width:
             yield from super().__rich_console__(console, options)
             return
         if self.title:
@@ -52,18 +42,17 @@ class FittingTable(Table):
         names = [column for column in self.columns if column.justify != "right"]
         figures = [column for column in self.columns if column.justify == "right"]
         room = width - sum(map(_width, figures)) - _GAP * (len(self.columns) - 1)
-        short = _short(names, room)
-        yield from _plain(self, names, short) if short is not None else _stacked(names, figures, width)
-
-
-def _as_drawn(table: FittingTable) -> Table:
-    """Return a plain table with the same cells, to measure its full width."""
-    plain = Table(box=table.box, padding=table.padding)
-    for column in table.columns:
-        copied = column.copy()
-        copied._cells, copied.no_wrap = list(column.cells), True
-        plain.columns.append(copied)
-    return plain
+        if sum(min(_LEAST_NAME, _width(column)) for column in names) > room:
+            yield from _stacked(names, figures, width)
+            return
+        plain = Table(box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
+        for column in self.columns:
+            is_figure = column.justify == "right"
+            fixed = _width(column) if is_figure else None
+            plain.add_column(_text(column.header), justify=column.justify, width=fixed, overflow="fold")
+        for row, cells in zip(self.rows, zip(*(column.cells for column in self.columns), strict=True), strict=True):
+            plain.add_row(*cells, end_section=row.end_section)
+        yield plain
 
 
 def _text(cell: object) -> Text:
@@ -74,40 +63,6 @@ def _width(column: Column) -> int:
     """Return the width of a column whose header may be wrapped at its spaces."""
     words = _text(column.header).plain.split()
     return max([*map(cell_len, words), *(_text(cell).cell_len for cell in column.cells)], default=0)
-
-
-def _short(columns: Sequence[Column], room: int) -> list[list[Text]] | None:
-    """Return the cells of name columns, shortened to fit into `room`; None if two names would look the same."""
-    widths = [max(_width(column), cell_len(_text(column.header).plain)) for column in columns]
-    while widths and sum(widths) > room:
-        widest = widths.index(max(widths))
-        if widths[widest] <= _LEAST_NAME:
-            return None
-        widths[widest] -= 1
-    found = []
-    for column, width in zip(columns, widths, strict=True):
-        whole = [_text(cell) for cell in column.cells]
-        cut = [one if one.cell_len <= width else Text(shortened(one.plain, width), one.style) for one in whole]
-        if len({one.plain for one in cut}) < len({one.plain for one in whole}):
-            return None
-        found.append(cut)
-    return found if room >= 0 else None
-
-
-def _plain(table: Table, names: Sequence[Column], short: Sequence[Sequence[Text]]) -> Iterator[Table]:
-    """Yield the table without lines between its columns."""
-    cells = {id(column): cut for column, cut in zip(names, short, strict=True)}
-    plain = Table(box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
-    for column in table.columns:
-        cut = cells.get(id(column))
-        width = _width(column)
-        if cut is not None:
-            width = max([cell_len(_text(column.header).plain), *(one.cell_len for one in cut)])
-        plain.add_column(_text(column.header), justify=column.justify, width=width)
-    rows = zip(*(cells.get(id(column), list(column.cells)) for column in table.columns), strict=True)
-    for cell_row, row in zip(rows, table.rows, strict=True):
-        plain.add_row(*cell_row, end_section=row.end_section)
-    yield plain
 
 
 def _stacked(names: Sequence[Column], figures: Sequence[Column], width: int) -> Iterator[Table | Text]:

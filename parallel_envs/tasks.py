@@ -56,11 +56,9 @@ class _Choice(enum.Enum):
         return self.name
 
 
-KEEP = _Choice.KEEP
-"""Given instead of a task: the environment keeps its task."""
+KEEP = _Choice.KEEP  # given instead of a task: the environment keeps its task
 
-RESAMPLE = _Choice.RESAMPLE
-"""Given instead of a task: the task source chooses a new task."""
+RESAMPLE = _Choice.RESAMPLE  # given instead of a task: the task source chooses a new task
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +164,11 @@ class CycleTasks(_Pool):
 
     def task_for(self, env: int, episode: int) -> Task:
         cycle, place = divmod(episode * self._num_envs + env, len(self.tasks))
-        return self.tasks[int(self._order(cycle)[place])]
-
-    def _order(self, cycle: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         order = self._orders.get(cycle)
         if order is None:
             order = self._tree.child("cycle", cycle).generator().permutation(len(self.tasks))
             self._orders = {cycle: order}
-        return order
+        return self.tasks[int(order[place])]
 
 
 @suggests_keywords
@@ -188,10 +183,7 @@ class CurriculumTasks(TaskSource):
 
     def __init__(self, tasks_at: Callable[[float], Sequence[Any]], seed: int = 0) -> None:
         if not callable(tasks_at):
-            raise TypeError(
-                f"tasks_at={tasks_at!r} is not a function. Give a function that takes progress, a number, and returns "
-                "a list of tasks. For a list that never changes use UniformTasks."
-            )
+            raise TypeError(f"tasks_at={tasks_at!r} is not a function. Give one that takes progress and returns tasks.")
         self._tasks_at, self._seed = tasks_at, seed
         self._guard = CallGuard(type(self).__name__)
         self._progress = 0.0
@@ -265,16 +257,14 @@ class ScoredTasks(_Pool):
     def state_dict(self) -> dict[str, Any]:
         return {"scores": self._scores.tolist()}
 
+    @in_turn
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         scores = np.asarray(state["scores"], float)
-        if scores.shape != self._scores.shape:
-            raise ValueError(f"{len(scores)} scores were given for {len(self.tasks)} tasks.")
-        if not np.isfinite(scores).all() or (scores < 0.0).any():
-            raise ValueError(f"The scores {state['scores']} were given. Scores are numbers from 0 up.")
-        self._take(scores)
-
-    @in_turn
-    def _take(self, scores: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+        if scores.shape != self._scores.shape or not np.isfinite(scores).all() or (scores < 0.0).any():
+            raise ValueError(
+                f"The scores {state['scores']} were given for {len(self.tasks)} tasks. Scores are numbers from 0 up, "
+                "one for each task."
+            )
         self._scores = scores
         self.version += 1
 
@@ -288,13 +278,9 @@ def split_tasks(tasks: Sequence[Any], num_train: int, seed: int = 0) -> tuple[li
     tasks = listed(tasks)
     if isinstance(num_train, bool) or not isinstance(num_train, int | np.integer):
         raise TypeError(f"num_train={num_train!r} is not a number of tasks. Give a whole number, such as half of them.")
-    if len(tasks) < 2:
-        raise ValueError(f"{len(tasks)} tasks cannot be split: each side needs one. Give at least two.")
     if not 0 < num_train < len(tasks):
-        raise ValueError(
-            f"num_train={num_train} leaves no task on one side of {len(tasks)}. "
-            f"Give a number from 1 to {len(tasks) - 1}."
-        )
+        least = f"a number from 1 to {len(tasks) - 1}" if len(tasks) > 1 else "at least two tasks"
+        raise ValueError(f"num_train={num_train} leaves no task on one side of {len(tasks)}. Give {least}.")
     numbered = [task if isinstance(task, Task) else Task(task, place) for place, task in enumerate(tasks)]
     first: dict[bytes, int] = {}
     for place, task in enumerate(numbered):
@@ -396,14 +382,13 @@ class TaskWay(enum.Enum):
 
     def apply(self, env: Any, task: Any, setter: Callable[[Any, Any], None] | None) -> dict[str, Any]:
         """Give the environment its task before a reset. Return what must be added to the options of the reset."""
-        match self:
-            case TaskWay.OPTIONS:
-                return {"task": task}
-            case TaskWay.SETTER:
-                assert setter is not None
-                setter(env, task)
-            case _:
-                part_of(env, self.value)(task)
+        if self is TaskWay.OPTIONS:
+            return {"task": task}
+        if self is TaskWay.SETTER:
+            assert setter is not None
+            setter(env, task)
+        else:
+            part_of(env, self.value)(task)
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Calls of one object from several threads, and torch on one thread.
+"""Objects that several threads may call, or that a `with` block closes; and torch on one thread.
 
     @one_thread      the second thread is refused at once, with a `ConcurrentCall` that names both calls
     @in_turn         the second thread waits until the first has left
@@ -27,11 +27,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from threading import get_ident
-from typing import Any, TypeVar, cast
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
 
 from parallel_envs.errors import ConcurrentCall
 
-__all__ = ["NOT_HELD", "CallGuard", "in_turn", "one_thread", "one_torch_thread"]
+__all__ = ["NOT_HELD", "CallGuard", "ClosedAtExit", "in_turn", "one_thread", "one_torch_thread"]
 
 _GLANCE_SECONDS = 1e-3
 
@@ -161,6 +162,21 @@ def in_turn(method: _Method) -> _Method:
                 guard.thread, guard.method = before
 
     return cast("_Method", waiting)
+
+
+class ClosedAtExit:
+    """Object with a `close` that may be called again. A `with` block calls it at the end."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 @contextlib.contextmanager

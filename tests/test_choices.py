@@ -111,11 +111,10 @@ def test_a_type_checker_sees_each_misspelt_word(tmp_path: Path) -> None:
     assert lines_with_errors(tmp_path, code) == wrong
 
 
-def test_each_choice_is_listed_and_told() -> None:
+def test_each_choice_is_explained() -> None:
     source = inspect.getsource(choices)
     named = re.findall(r"^(\w+) = (?:Literal|\w+$)", source, re.MULTILINE)
-    assert set(named) | {"words"} == set(choices.__all__)
-    assert len(re.findall(r'^\w+ = (?:.*|Literal\[\n.*\n\])\n"""', source, re.MULTILINE)) == len(named)
+    assert re.findall(r"^# .+\.\n(\w+) = ", source, re.MULTILINE) == named
 
 
 def test_tables_hold_what_the_choices_name() -> None:

@@ -38,7 +38,6 @@ from parallel_envs import (
     evaluate,
 )
 from parallel_envs.choices import Backend, Strategy
-from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import supervisor_client
 from parallel_envs.groups import register, registry
 from parallel_envs.learners import Learner, PPOConfig
@@ -48,7 +47,7 @@ from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.tasks import CurriculumTasks, CycleTasks, ScoredTasks
 from parallel_envs.testing import assert_same_batch
 from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
-from parallel_envs.threads import CallGuard, in_turn, one_thread
+from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn, one_thread
 from parallel_envs.wrappers import STRATEGIES, PerAgentSequentialWrapper, PerAgentThreadWrapper, PolicyPool
 from tests.learners.meta.families import settings
 from tests.striking import strikes

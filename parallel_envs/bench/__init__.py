@@ -1,10 +1,10 @@
 """Speed of an environment on this machine: `python -m parallel_envs.bench`, or `parallel-envs bench`.
 
-    cli ──▶ step  suggest  machine          what to measure; `report` shows it
-                │
-              turns ──socket──▶ host: a process for each runner ──▶ the runner's workers
-                │                  │
-             measure            runners      arithmetic; one class per way of stepping
+    cli ──▶ step  machine                   what to measure; `cli` reports it
+              │
+            turns ──socket──▶ host: a process for each runner ──▶ the runner's workers
+              │                  │
+           measure            runners       arithmetic; one class per way of stepping
 
 A figure is meaningful only beside another one, because the speed of a machine changes from minute to minute. All
 runners are open at the same time, each in a process of its own, so that their imports, threads and forks cannot touch

@@ -1,32 +1,38 @@
-"""Commands of `python -m parallel_envs.bench`: `step`, `suggest` and `machine`.
+"""Commands of `python -m parallel_envs.bench`: `step`, `suggest` and `machine`, and what they report.
 
 Exit codes: 0 measured, 1 measured with a bad result, 2 the measurement cannot be made as asked.
+
+A report is a table to read, notes below it, and a JSON file to keep: `{"schema": 1, "command": ..., "machine": {...},
+"settings": {...}, "rows": [...]}`. A row has the fields of the command's row class. A runner without figures has a row,
+too.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from parallel_envs.bench import machine as machines
-from parallel_envs.bench import report
 from parallel_envs.bench.envs import UnknownEnv, resolve
-from parallel_envs.bench.measure import MeasurementFailed, Tell
+from parallel_envs.bench.measure import MeasurementFailed, Spread, Tell
 from parallel_envs.bench.runners import Ours
-from parallel_envs.bench.step import StepPlan, measure_step
-from parallel_envs.bench.suggest import advise, try_settings
+from parallel_envs.bench.step import Row, StepPlan, Trial, advise, measure_step, try_settings
 from parallel_envs.bench.turns import Pace
 from parallel_envs.choices import FixedBackend, StartMethod
 from parallel_envs.commands import SuggestingGroup
 from parallel_envs.errors import MissingExtra
 from parallel_envs.extras import explained
-from parallel_envs.fitting_tables import stdout_console
+from parallel_envs.fitting_tables import FittingTable, stdout_console
 
 _FILE_WIDTH = 132
 _BUSY_CORES = 0.2  # cores that other programs may use before a warning is shown
@@ -90,7 +96,7 @@ def step(
         )
         rows = measure_step(plan, tell)
     ours_worked = all(row.error is None for row in rows if row.name == Ours.name)
-    deliver(report.step_report(rows, plan.settings, title_of(env, num_envs, pace)), json, good=ours_worked)
+    deliver(step_report(rows, plan.settings, title_of(env, num_envs, pace)), json, good=ours_worked)
 
 
 @app.command()
@@ -122,7 +128,7 @@ def suggest(
         lines = f"{label}: {best}\n    {code}\n{found.why}"
     settings = {"env": env, "num_envs": num_envs, "seconds": seconds, "rounds": rounds, "verdict": found.verdict}
     settings |= {"best": best, "code": code, "why": found.why, "busy_cores": load}
-    shown = report.suggest_report(trials, settings, title_of(env, num_envs, pace))
+    shown = suggest_report(trials, settings, title_of(env, num_envs, pace))
     shown = dataclasses.replace(shown, notes=[*shown.notes, lines])
     deliver(shown, json, good=found.setting is not None)
 
@@ -132,7 +138,12 @@ def machine(seconds: Seconds = 0.3, rounds: Rounds = 7, json: Json = None) -> No
     """Measure this machine: cores that work at once, the cost of a worker, and the step time that makes it worth it."""
     with measuring() as tell:
         rows = machines.measure_machine(Pace(seconds=seconds, rounds=rounds), tell)
-    deliver(report.machine_report(rows, {"seconds": seconds, "rounds": rounds}), json, good=True)
+    table = results_table("this machine", "", "measured", "quartiles", "meaning")
+    for row in rows:
+        each, unit = row.spread, f" {row.unit}".rstrip()
+        quartiles = f"{each.lower_quartile:.1f} to {each.upper_quartile:.1f}"
+        table.add_row(row.name, f"{each.median:.1f}{unit}", quartiles, row.meaning)
+    deliver(Report("machine", {"seconds": seconds, "rounds": rounds}, records(rows), table), json, good=True)
 
 
 def checked_pace(num_envs: int, num_workers: int | None, seconds: float, rounds: int) -> Pace:
@@ -166,7 +177,7 @@ def show_progress(text: str) -> None:
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def deliver(found: report.Report, path: Path | None, *, good: bool) -> None:
+def deliver(found: Report, path: Path | None, *, good: bool) -> None:
     """Print the report, in full width unless stdout is a terminal; write it to `path`; exit with 1 if not `good`."""
     show_progress("")
     stdout_console(_FILE_WIDTH).print(found.table)
@@ -181,3 +192,83 @@ def deliver(found: report.Report, path: Path | None, *, good: bool) -> None:
 def title_of(env: str, num_envs: int, pace: Pace) -> str:
     """Return the title of a table."""
     return f"{env}, {num_envs} envs; {pace.rounds} slices of {pace.seconds:g} s each, in turns"
+
+
+# ---- reports ---------------------------------------------------------------------------------------------------------
+
+SCHEMA = 1
+_LEFT = {"how", "each", "bar", "meaning"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Results of one command. `notes` are the lines below the table: missing libraries, failures, the verdict."""
+
+    command: str
+    settings: Mapping[str, object]
+    rows: Sequence[Mapping[str, Any]]
+    table: Table
+    notes: Sequence[str] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return the content of a JSON file."""
+        return {
+            "schema": SCHEMA,
+            "command": self.command,
+            "machine": machines.facts(),
+            "settings": dict(self.settings),
+            "rows": [dict(row) for row in self.rows],
+        }
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(self.document(), indent=2) + "\n", encoding="utf-8")
+
+
+def step_report(rows: Sequence[Row], settings: Mapping[str, object], title: str) -> Report:
+    """Report steps per second of each runner, and our rate divided by its rate."""
+    table = results_table(title, "", "how", "env steps/s", "quartiles", "ours / this")
+    for row in rows:
+        table.add_row(row.name, row.settings, *rate_cells(row.spread, lack_of(row)), ratio_cell(row.ours_to_this))
+    return Report("step", settings, records(rows), table, notes_of({row.name: row for row in rows}))
+
+
+def suggest_report(trials: Sequence[Trial], settings: Mapping[str, object], title: str) -> Report:
+    """Report steps per second of each setting, and its rate divided by that of the plain loop."""
+    table = results_table(title, "setting", "env steps/s", "quartiles", "/ in-process")
+    for trial in trials:
+        table.add_row(trial.setting.name, *rate_cells(trial.spread, "failed"), ratio_cell(trial.to_in_process))
+    named = {trial.setting.name: trial for trial in trials}
+    rows = [{"name": name, **dataclasses.asdict(trial)} for name, trial in named.items()]
+    return Report("suggest", settings, rows, table, notes_of(named))
+
+
+def records(rows: Sequence[Any]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(row) for row in rows]
+
+
+def results_table(title: str, *columns: str) -> Table:
+    table = FittingTable(title=title, title_justify="left", title_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 or column in _LEFT else "right")
+    return table
+
+
+def notes_of(rows: Mapping[str, Any]) -> list[str]:
+    """Return one line for each missing library and each failed row."""
+    missing = {name: getattr(row, "missing", None) for name, row in rows.items()}
+    lines = [f"{name} is not installed: pip install {pip}" for name, pip in missing.items() if pip]
+    return [*lines, *(f"{name} failed: {row.error}" for name, row in rows.items() if row.error)]
+
+
+def lack_of(row: Any) -> str:
+    return "not installed" if row.missing else "failed"
+
+
+def rate_cells(spread: Spread | None, otherwise: str) -> tuple[str, str]:
+    if spread is None:
+        return (f"[yellow]{escape(otherwise)}[/yellow]", "")
+    return (f"{spread.median:,.0f}", f"{spread.lower_quartile:,.0f} to {spread.upper_quartile:,.0f}")
+
+
+def ratio_cell(spread: Spread | None) -> str:
+    return "" if spread is None else f"{spread.median:.2f} x"

@@ -6,7 +6,7 @@ Worker processes of every library import this module, so it imports gymnasium an
 from __future__ import annotations
 
 import functools
-import importlib
+import pkgutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,16 +67,30 @@ class SpinEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 def resolve(name: str) -> EnvChoice:
     """Return the environment that `name` stands for. Builds no environment."""
     if name.startswith("spin:"):
-        return EnvChoice(name, functools.partial(SpinEnv, _microseconds(name)))
+        try:
+            microseconds = float(name.removeprefix("spin:"))
+        except ValueError:
+            microseconds = -1.0
+        if not 0.0 <= microseconds < float("inf"):
+            raise UnknownEnv(f'"{name}" does not say for how long to spin. Give microseconds, as in spin:1000.')
+        return EnvChoice(name, functools.partial(SpinEnv, microseconds))
     if is_env_file(name):
         try:
             return EnvChoice(name, FileFactory.of(name))
         except ValueError as error:
             raise UnknownEnv(str(error)) from error
-    if _is_factory_path(name):
-        return EnvChoice(name, _imported(name))
-    make = _make_atari if name.startswith("ALE/") else gymnasium.make
-    return EnvChoice(name, functools.partial(make, name), is_id=True)
+    module, colon, attribute = name.partition(":")
+    if colon and all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):  # no module:Id-v0
+        try:
+            factory = pkgutil.resolve_name(name)
+        except (ImportError, AttributeError) as error:
+            raise UnknownEnv(f'The factory "{name}" cannot be imported: {_text(error)} {_FORMS}') from error
+        if not callable(factory):
+            raise UnknownEnv(f'"{name}" is a {type(factory).__name__} and cannot be called. {_FORMS}')
+        return EnvChoice(name, factory)
+    # ale_py registers the ids of ALE in each process that imports it.
+    env_id = f"ale_py:{name}" if name.startswith("ALE/") else name
+    return EnvChoice(name, functools.partial(gymnasium.make, env_id), is_id=True)
 
 
 def action_space(choice: EnvChoice) -> gymnasium.Space[Any]:
@@ -96,43 +110,6 @@ def action_space(choice: EnvChoice) -> gymnasium.Space[Any]:
         return env.action_space
     finally:
         env.close()
-
-
-def _microseconds(name: str) -> float:
-    try:
-        value = float(name.removeprefix("spin:"))
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value < float("inf"):
-        raise UnknownEnv(f'"{name}" does not say for how long to spin. Give microseconds, as in spin:1000.')
-    return value
-
-
-def _is_factory_path(name: str) -> bool:
-    """Return True for module:function; Gymnasium's own module:Id-v0 is an id."""
-    module, colon, attribute = name.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))
-
-
-def _imported(name: str) -> EnvFactory:
-    module, _, attribute = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise UnknownEnv(f'The factory "{name}" cannot be imported: {_text(error)} {_FORMS}') from error
-    if not callable(found):
-        raise UnknownEnv(f'"{name}" is a {type(found).__name__} and cannot be called. {_FORMS}')
-    return found  # type: ignore[no-any-return]  # `action_space` checks what the factory makes
-
-
-def _make_atari(name: str) -> gymnasium.Env[Any, Any]:
-    """Register the ids of ALE in this process, a worker too, then make the environment."""
-    ale: Any = importlib.import_module("ale_py")
-    ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # otherwise each worker prints a banner
-    gymnasium.register_envs(ale)
-    return gymnasium.make(name)
 
 
 def _text(error: BaseException) -> str:

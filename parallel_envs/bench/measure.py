@@ -57,10 +57,7 @@ class Series(Generic[T]):
 
 
 def run_for(step: Callable[[], int], seconds: float, clock: Clock = time.perf_counter) -> Slice:
-    """Call `step`, which returns how many environment steps it made, until `seconds` have passed.
-
-    The last call runs to its end and its time belongs to the slice.
-    """
+    """Call `step`, which returns how many environment steps it made, to its end until `seconds` have passed."""
     steps = 0
     cpu_start = time.process_time()
     start = now = clock()
@@ -68,22 +65,6 @@ def run_for(step: Callable[[], int], seconds: float, clock: Clock = time.perf_co
         steps += step()
         now = clock()
     return Slice(steps, now - start, time.process_time() - cpu_start)
-
-
-def run_once(step: Callable[[], int], clock: Clock = time.perf_counter) -> Slice:
-    """Call `step` once and time it."""
-    cpu_start = time.process_time()
-    start = clock()
-    steps = step()
-    return Slice(steps, clock() - start, time.process_time() - cpu_start)
-
-
-def run_steps(step: Callable[[], int], steps: int) -> int:
-    """Call `step` until at least `steps` environment steps are made; return how many were made."""
-    made = 0
-    while made < steps:
-        made += step()
-    return made
 
 
 def rotations(names: Sequence[str], rounds: int) -> Iterator[tuple[str, ...]]:

@@ -13,7 +13,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -56,25 +56,12 @@ class Workload:
             yield concatenate(self.action_space, actions, batch)
 
 
-class Hosted(Protocol):
-    """Interface of an object that is measured in a process of its own. It is sent there before `open`."""
-
-    def load(self) -> None:
-        """Import the library, so that the time of `open` holds no imports."""
-
-    def open(self) -> None:
-        """Make the environments and reset them."""
-
-    def run(self, seconds: float) -> Slice:
-        """Warm up, then step for `seconds`."""
-
-    def close(self) -> None:
-        """Close everything that `open` made."""
-
-
 @dataclass
 class Runner(ABC):
-    """Way of stepping many environments. `open` keeps what it makes in fields outside the constructor."""
+    """Way of stepping many environments. `open` keeps what it makes outside the constructor's fields.
+
+    `turns.Driver` hosts any object with `load`, `open`, `run` and `close` in a process of its own.
+    """
 
     name: ClassVar[str]
     module: ClassVar[str]

@@ -21,15 +21,13 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import cloudpickle
 
 from parallel_envs.bench.envs import EnvChoice, action_space
 from parallel_envs.bench.measure import MeasurementFailed, Series, Slice, Tell, interleave
-from parallel_envs.bench.messages import Call, Close, Failure, Load, Open, Reply, Request, Returned, Run, Took
-from parallel_envs.bench.runners import Hosted, Workload
+from parallel_envs.bench.runners import Workload
 
 _OPEN_TIMEOUT = 300.0
 _RUN_TIMEOUT = 60.0  # on top of the seconds to run: one vector step may be slow
@@ -52,7 +50,7 @@ def make_workload(env: EnvChoice, num_envs: int) -> Workload:
     return Workload(factory=env.factory, action_space=action_space(env), num_envs=num_envs)
 
 
-def run_in_turns(runners: Mapping[str, Hosted], pace: Pace, tell: Tell = lambda text: None) -> dict[str, Series[Slice]]:
+def run_in_turns(runners: Mapping[str, Any], pace: Pace, tell: Tell = lambda text: None) -> dict[str, Series[Slice]]:
     """Open each runner in its own process and let them step in turns. A runner that fails keeps its error."""
     with opened(runners, tell) as (drivers, errors):
         samplers = {name: partial(driver.run, pace.seconds) for name, driver in drivers.items()}
@@ -61,7 +59,7 @@ def run_in_turns(runners: Mapping[str, Hosted], pace: Pace, tell: Tell = lambda 
 
 
 @contextmanager
-def opened(runners: Mapping[str, Hosted], tell: Tell) -> Iterator[tuple[dict[str, Driver], dict[str, str]]]:
+def opened(runners: Mapping[str, Any], tell: Tell) -> Iterator[tuple[dict[str, Driver], dict[str, str]]]:
     """Open every runner in its own process. Yield the drivers that opened and the error texts of the others."""
     with ExitStack() as stack:
         drivers = {name: stack.enter_context(Driver(each)) for name, each in runners.items()}
@@ -87,7 +85,7 @@ class Driver:
     Methods raise `MeasurementFailed` with the runner's own text if the runner raises, dies or does not answer.
     """
 
-    def __init__(self, runner: Hosted) -> None:
+    def __init__(self, runner: Any) -> None:
         self._runner = runner
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by stop()
         near, far = socket.socketpair()
@@ -106,39 +104,35 @@ class Driver:
     def __enter__(self) -> Driver:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def load(self) -> None:
         """Send the runner to its process and let it import its library."""
-        self._request(Load(self._runner), _OPEN_TIMEOUT)
+        self._request("load", _OPEN_TIMEOUT, self._runner)
 
     def open(self) -> float:
         """Make and reset the environments; return the seconds it took."""
-        return self._seconds_of(Open(), _OPEN_TIMEOUT)
+        return self._request("open", _OPEN_TIMEOUT)[1]
 
     def run(self, seconds: float) -> Slice:
         """Warm up, then step for `seconds`."""
-        reply = self._request(Run(seconds), 2 * seconds + _RUN_TIMEOUT)
-        assert isinstance(reply, Slice), reply
-        return reply
+        value, _ = self._request("run", 2 * seconds + _RUN_TIMEOUT, seconds)
+        assert isinstance(value, Slice), value
+        return value
 
     def ask(self, method: str) -> Any:
         """Call a method of the runner, which has a minute to return, and return its value."""
-        reply = self._request(Call(method), _RUN_TIMEOUT)
-        assert isinstance(reply, Returned), reply
-        return reply.value
+        return self._request(method, _RUN_TIMEOUT)[0]
 
     def close(self) -> float:
         """Close the environments; return the seconds it took. They can be opened again."""
-        return self._seconds_of(Close(), _CLOSE_TIMEOUT)
+        return self._request("close", _CLOSE_TIMEOUT)[1]
 
     def stop(self) -> None:
         """Ask the process to close, then kill it and its children. Never raises."""
         with contextlib.suppress(MeasurementFailed):
-            self._request(Close(), _CLOSE_TIMEOUT)
+            self.close()
         self._connection.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_TIMEOUT)
@@ -147,34 +141,26 @@ class Driver:
         self._process.wait()
         self._output.close()
 
-    def _seconds_of(self, request: Request, timeout: float) -> float:
-        reply = self._request(request, timeout)
-        assert isinstance(reply, Took), reply
-        return reply.seconds
-
-    def _request(self, request: Request, timeout: float) -> Reply:
-        """Send `request` and return its reply. Raise `MeasurementFailed` on an error, a death or a missed deadline."""
+    def _request(self, method: str, timeout: float, *arguments: Any) -> tuple[Any, float]:
+        """Return a method's value and its seconds. Raise `MeasurementFailed` on an error, a death or a deadline."""
         try:
-            self._connection.send_bytes(cloudpickle.dumps(request))
+            self._connection.send_bytes(cloudpickle.dumps((method, arguments)))
             if self._wait(timeout):
-                reply: Reply = pickle.loads(self._connection.recv_bytes())
-                if isinstance(reply, Failure):
-                    raise MeasurementFailed(reply.text)
-                return reply
+                value, seconds, error = pickle.loads(self._connection.recv_bytes())
+                if error is not None:
+                    raise MeasurementFailed(error)
+                return value, seconds
         except (EOFError, OSError):
             code = None
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(_EXIT_TIMEOUT)
             raise MeasurementFailed(f"its process ended with exit code {code}. {self._last_output()}") from None
         self._process.kill()
-        raise MeasurementFailed(f"no answer to {type(request).__name__} within {timeout:g} s. {self._last_output()}")
+        raise MeasurementFailed(f"no answer to `{method}` within {timeout:g} s. {self._last_output()}")
 
     def _wait(self, timeout: float) -> bool:
-        """Return True once a reply can be read, False after `timeout`. Raise EOFError if the process is dead.
-
-        The process is checked as well as the connection, because its workers may hold the connection open.
-        """
-        deadline = time.monotonic() + timeout
+        """Return True once a reply can be read, False after `timeout`. Raise EOFError if the process is dead."""
+        deadline = time.monotonic() + timeout  # the process is checked, too: its workers may hold the connection open
         while not self._connection.poll(min(_CHECK_INTERVAL, max(0.0, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
                 return False

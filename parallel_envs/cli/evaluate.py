@@ -366,7 +366,7 @@ def _check_trusted(option: str, named: Any, file: str, trust: Sequence[str]) -> 
 def _how_to_resume(result: EvaluationResult, file: Path | None, values: Mapping[str, Any]) -> str:
     """Return a text with the command that plays the missing episodes, and trusts the modules that the file names."""
     from parallel_envs.errors import UntrustedName
-    from parallel_envs.shell_commands import as_argument, shell_command
+    from parallel_envs.extras import as_argument, shell_command
 
     played = len(result.episodes)
     text = f"{played} of {played + len(result.missing)} episodes were played"

@@ -6,67 +6,33 @@ objects on every backend. The `supervisor` is the process that starts and ends w
 it import the modules that workers need.
 """
 
-from parallel_envs.engine.channel import advice_on_too_many_files
-from parallel_envs.engine.fork_server import FORK_SERVER_NAME
-from parallel_envs.engine.interrupts import reraise_ctrl_c
-from parallel_envs.engine.messages import (
-    HOST,
-    Call,
-    Death,
-    Failure,
-    Inherited,
-    Reply,
-    Unpicklable,
-    dump_reply,
-    dump_request,
-    load_reply,
-    picklable,
-    unpicklable_part,
-)
-from parallel_envs.engine.placement import cores_here, pin_workers
-from parallel_envs.engine.pool import (
-    BACKENDS,
-    START_METHODS,
-    Meters,
-    PendingRequest,
-    PoolSettings,
-    WorkerPool,
-    open_pool,
-    user_stacklevel,
-)
-from parallel_envs.engine.shared_memory import SharedBlock
-from parallel_envs.engine.supervisor_client import start_supervisor, supervisor_pid
-from parallel_envs.engine.worker import Ringable, load_modules
-
-__all__ = [
-    "BACKENDS",
-    "FORK_SERVER_NAME",
-    "HOST",
-    "START_METHODS",
-    "Call",
-    "Death",
-    "Failure",
-    "Inherited",
-    "Meters",
-    "PendingRequest",
-    "PoolSettings",
-    "Reply",
-    "Ringable",
-    "SharedBlock",
-    "Unpicklable",
-    "WorkerPool",
-    "advice_on_too_many_files",
-    "cores_here",
-    "dump_reply",
-    "dump_request",
-    "load_modules",
-    "load_reply",
-    "open_pool",
-    "picklable",
-    "pin_workers",
-    "reraise_ctrl_c",
-    "start_supervisor",
-    "supervisor_pid",
-    "unpicklable_part",
-    "user_stacklevel",
-]
+from parallel_envs.engine.channel import advice_on_too_many_files as advice_on_too_many_files
+from parallel_envs.engine.fork_server import FORK_SERVER_NAME as FORK_SERVER_NAME
+from parallel_envs.engine.interrupts import reraise_ctrl_c as reraise_ctrl_c
+from parallel_envs.engine.messages import HOST as HOST
+from parallel_envs.engine.messages import Call as Call
+from parallel_envs.engine.messages import Death as Death
+from parallel_envs.engine.messages import Failure as Failure
+from parallel_envs.engine.messages import Inherited as Inherited
+from parallel_envs.engine.messages import Reply as Reply
+from parallel_envs.engine.messages import SharedBlock as SharedBlock
+from parallel_envs.engine.messages import Unpicklable as Unpicklable
+from parallel_envs.engine.messages import dump_reply as dump_reply
+from parallel_envs.engine.messages import dump_request as dump_request
+from parallel_envs.engine.messages import load_reply as load_reply
+from parallel_envs.engine.messages import picklable as picklable
+from parallel_envs.engine.messages import unpicklable_part as unpicklable_part
+from parallel_envs.engine.pool import BACKENDS as BACKENDS
+from parallel_envs.engine.pool import START_METHODS as START_METHODS
+from parallel_envs.engine.pool import Meters as Meters
+from parallel_envs.engine.pool import PendingRequest as PendingRequest
+from parallel_envs.engine.pool import PoolSettings as PoolSettings
+from parallel_envs.engine.pool import WorkerPool as WorkerPool
+from parallel_envs.engine.pool import cores_here as cores_here
+from parallel_envs.engine.pool import open_pool as open_pool
+from parallel_envs.engine.pool import pin_workers as pin_workers
+from parallel_envs.engine.pool import user_stacklevel as user_stacklevel
+from parallel_envs.engine.supervisor_client import start_supervisor as start_supervisor
+from parallel_envs.engine.supervisor_client import supervisor_pid as supervisor_pid
+from parallel_envs.engine.worker import Ringable as Ringable
+from parallel_envs.engine.worker import load_modules as load_modules

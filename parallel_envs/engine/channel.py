@@ -22,8 +22,7 @@ from parallel_envs.errors import WorkerStartError
 # ---- frames ---------------------------------------------------------------------------------------------------------
 
 _HEADER = struct.Struct("<Q")
-MOST_FDS = 250
-"""The most descriptors that may travel with one frame; the kernel's own limit is slightly higher."""
+MOST_FDS = 250  # the most descriptors that may travel with one frame; the kernel's own limit is slightly higher
 
 
 class ChannelClosed(ConnectionError):
@@ -76,10 +75,7 @@ class Outbox:
         return bool(self._parts)
 
     def put(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Send a frame, or keep the part of it that has to wait.
-
-        Raise `OSError` if this process has no room for duplicates of the descriptors; nothing is sent then.
-        """
+        """Send a frame, or keep the part that has to wait. `OSError`: no room for the descriptors, nothing was sent."""
         header = memoryview(_HEADER.pack(len(data)))
         count = 0 if self._parts else self._send_some(header, fds)
         waiting_fds: list[int] = []
@@ -143,7 +139,14 @@ class Inbox:
             if self._filled < len(self._data):
                 view = memoryview(self._data)[self._filled :]
                 try:
-                    count = self._receive_with_fds(view) if self._takes_fds else self._channel.recv_into(view)
+                    if self._takes_fds:
+                        data, fds, _, _ = socket.recv_fds(self._channel, view.nbytes, MOST_FDS)
+                        count, view[: len(data)] = len(data), data
+                        for fd in fds:
+                            os.set_inheritable(fd, False)
+                        self.fds += fds
+                    else:
+                        count = self._channel.recv_into(view)
                 except BlockingIOError:
                     return None
                 except OSError as error:
@@ -158,17 +161,6 @@ class Inbox:
                 frame = self._data
                 self._in_header, self._data, self._filled = True, bytearray(_HEADER.size), 0
                 return frame
-
-    def _receive_with_fds(self, view: memoryview) -> int:
-        room = socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
-        count, ancillary, _, _ = self._channel.recvmsg_into([view], room)
-        for level, kind, data in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                received = array.array("i", data[: len(data) - len(data) % 4])
-                for fd in received:
-                    os.set_inheritable(fd, False)
-                self.fds.extend(received)
-        return count
 
 
 # ---- descriptors ----------------------------------------------------------------------------------------------------
@@ -194,14 +186,11 @@ def close_in_child(kept: Collection[int]) -> None:
 
 @contextlib.contextmanager
 def advice_on_too_many_files() -> Iterator[None]:
-    """Raise `WorkerStartError` with advice if this process or the supervisor has no room for another open file.
-
-    Errors of the supervisor arrive as text, so the text is compared.
-    """
+    """Raise `WorkerStartError` with advice if this process or the supervisor has no room for another open file."""
     try:
         yield
     except (OSError, WorkerStartError) as error:
-        if TOO_MANY_FILES not in str(error):
+        if TOO_MANY_FILES not in str(error):  # errors of the supervisor arrive as text
             raise
         import resource  # exists only on systems that have worker processes
 
@@ -247,11 +236,8 @@ class Poller:
                 self._epoll.unregister(fd)
 
     def wait(self, timeout: float | None) -> list[tuple[int, int]]:
-        """Wait until descriptors are ready or `timeout` seconds have passed. Return the ready descriptors and events.
-
-        The list may be empty early: the system cannot count more than `_LONGEST_SECONDS`.
-        """
-        return self._epoll.poll(None if timeout is None else min(timeout, _LONGEST_SECONDS))
+        """Wait until descriptors are ready or `timeout` seconds have passed. Return these, with their events."""
+        return self._epoll.poll(None if timeout is None else min(timeout, _LONGEST_SECONDS))  # it counts no further
 
     def close(self) -> None:
         if not self._epoll.closed:

@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from parallel_envs.engine.channel import owned, readable
 
@@ -60,8 +60,7 @@ class ChildSettings:
     preload: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ChildDescriptors:
+class ChildDescriptors(NamedTuple):
     """The descriptors that a worker keeps.
 
     Requests arrive on `bell`; answers leave on `completion`; `channel` carries messages and payloads. The worker writes
@@ -74,18 +73,12 @@ class ChildDescriptors:
     stacks: int
     output: int
 
-    @property
-    def fds(self) -> tuple[int, int, int, int, int]:
-        return self.bell, self.completion, self.channel, self.stacks, self.output
 
-    def above_standard(self) -> ChildDescriptors:
-        """Return the descriptors with numbers above 2.
+def above_standard(fd: int) -> int:
+    """Return a descriptor of the same open file above 2. Pipes have 0 to 2 where a process has closed these streams."""
+    import fcntl  # exists only on systems that have worker processes
 
-        In a process that has closed stdin, stdout or stderr, pipes are given these numbers.
-        """
-        import fcntl  # exists only on systems that have worker processes
-
-        return ChildDescriptors(*(fd if fd > 2 else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in self.fds))
+    return fd if fd > 2 else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 def thread_environment(threads: int | None) -> dict[str, str]:
@@ -97,7 +90,7 @@ def thread_environment(threads: int | None) -> dict[str, str]:
 
 def become_child(settings: ChildSettings, fds: ChildDescriptors) -> ChildDescriptors:
     """Leave the parent's process group, terminal, output and environment. Return the descriptors under new numbers."""
-    fds = fds.above_standard()
+    fds = ChildDescriptors(*map(above_standard, fds))
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(STACK_SIGNAL, signal.SIG_IGN)  # until `run_child` sets the handler; stays ignored across exec
@@ -168,11 +161,8 @@ def leave(status: int) -> NoReturn:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Limit the numeric libraries that are loaded already. Libraries loaded later read the environment.
-
-    With None the environment decides. The supervisor has loaded numpy with one thread.
-    """
-    if threads is None:
+    """Limit the numeric libraries that are loaded already. Libraries loaded later read the environment."""
+    if threads is None:  # the environment decides; the supervisor has loaded numpy with one thread
         threads = int(os.environ.get(THREAD_VARIABLES[0]) or os.cpu_count() or 1) if _loaded_with(1) else None
     if threads is None:
         return

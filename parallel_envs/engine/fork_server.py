@@ -38,8 +38,7 @@ from parallel_envs.engine.child_setup import (
     run_child,
 )
 
-FORK_SERVER_NAME = "pe-fork-server"
-"""Name that the system shows for a fork server (`ps -o comm`)."""
+FORK_SERVER_NAME = "pe-fork-server"  # name that the system shows for a fork server (`ps -o comm`)
 
 _SPAWN_COMMAND = (
     "import pickle, sys; file = open({fd}, 'rb'); sys.path[:] = pickle.load(file); "
@@ -190,10 +189,7 @@ def _fork_for(supervisor: int, *, leads_group: bool) -> int:
 
 
 def fork_fresh_interpreter(settings: ChildSettings, fds: list[int]) -> int:
-    """Fork a process from the supervisor that becomes a fresh interpreter and serves as a worker. Return its pid.
-
-    The settings travel in an anonymous file, because `sys.argv` may be longer than a command line can be.
-    """
+    """Fork a process from the supervisor that becomes a fresh interpreter and serves as a worker. Return its pid."""
     supervisor = os.getpid()
     pid = os.fork()
     if pid:
@@ -203,9 +199,9 @@ def fork_fresh_interpreter(settings: ChildSettings, fds: list[int]) -> int:
     try:
         die_with_parent(supervisor)
         _close_all_but(fds)
-        kept = become_child(settings, ChildDescriptors(*fds)).fds[:-1]
+        kept = become_child(settings, ChildDescriptors(*fds))[:-1]
         slim = ChildSettings(settings.index, settings.name, settings.threads, argv=settings.argv)
-        file = os.memfd_create("parallel_envs")
+        file = os.memfd_create("parallel_envs")  # `sys.argv` may be longer than a command line can be
         with open(file, "wb", closefd=False) as stream:
             pickle.dump(list(settings.path), stream)
             pickle.dump((slim, ChildDescriptors(*kept, -1)), stream)

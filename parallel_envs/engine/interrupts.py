@@ -57,13 +57,6 @@ class delay_ctrl_c:  # noqa: N801  # used like a function; a class costs less th
         if self._recorded is not None:
             self._before(*self._recorded)
 
-    def run_recorded(self) -> Any:
-        """Pass a recorded Ctrl-C to the handler that was there before. Return that handler."""
-        recorded, self._recorded = self._recorded, None
-        if recorded is not None:
-            self._before(*recorded)
-        return self._before
-
     def _record(self, number: int, frame: FrameType | None) -> None:
         self._recorded = number, frame
 
@@ -73,7 +66,10 @@ def run_delayed_ctrl_c() -> None:
     if threading.current_thread() is threading.main_thread():
         handler = _signal.getsignal(_CTRL_C)
         while isinstance(holder := getattr(handler, "__self__", None), delay_ctrl_c):
-            handler = holder.run_recorded()
+            recorded, holder._recorded = holder._recorded, None
+            handler = holder._before
+            if recorded is not None:
+                handler(*recorded)
 
 
 def reraise_ctrl_c(error: BaseException) -> None:
@@ -146,7 +142,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self._struck = self._lets_through = False
+        self.struck = self._lets_through = False  # `struck`: a Ctrl-C has been held back
         self._before: Any = None
 
     def __enter__(self) -> Interrupts:
@@ -161,14 +157,9 @@ class Interrupts:
         if error[0] is None:
             self.check()
 
-    @property
-    def struck(self) -> bool:
-        """True if a Ctrl-C has been held back."""
-        return self._struck
-
     def check(self) -> None:
         """Raise KeyboardInterrupt if a Ctrl-C has been held back."""
-        if self._struck:
+        if self.struck:
             raise KeyboardInterrupt
 
     @contextlib.contextmanager
@@ -182,6 +173,6 @@ class Interrupts:
             self._lets_through = False
 
     def _strike(self, number: int, frame: FrameType | None) -> None:
-        if self._struck or self._lets_through:
+        if self.struck or self._lets_through:
             raise KeyboardInterrupt
-        self._struck = True
+        self.struck = True

@@ -7,7 +7,6 @@ in which they were made, so that a breakpoint inside a hosted object stops in th
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import sys
 import threading
@@ -15,13 +14,11 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
-from types import FrameType
 from typing import Any
 
 from parallel_envs.engine.interrupts import reraise_ctrl_c
-from parallel_envs.engine.messages import Call, Death, Reply
+from parallel_envs.engine.messages import Call, Reply, SharedBlock
 from parallel_envs.engine.pool import Meters, PendingRequest, WorkerPool
-from parallel_envs.engine.shared_memory import SharedBlock
 from parallel_envs.engine.worker import BELL_SECONDS, MESSAGE_SECONDS, METERS, Host
 from parallel_envs.errors import WorkerStartError
 
@@ -29,8 +26,7 @@ _log = logging.getLogger(__name__)
 
 _NOTICING_SECONDS = 1e-3
 
-_Request = tuple[int, Call | tuple[int, int]]
-"""A request's number, and a message or the (key, argument) of a bell."""
+_Request = tuple[int, Call | tuple[int, int]]  # a request's number, and a message or the (key, argument) of a bell
 
 _WAKE: tuple[int, int, None] = (0, 0, None)  # in the place of a reply: no request has the number 0
 
@@ -51,15 +47,13 @@ class _LocalPool(WorkerPool):
     def ring(
         self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None
     ) -> PendingRequest:
-        request = self._open_request(self.all_workers if workers is None else workers, label)
-        self._count(workers)
+        request = self._open_request(workers, label)
         for worker in self.all_workers if workers is None else workers:
             self._submit(worker, (request.number, (key, argument)))
         return request
 
     def send(self, calls: Mapping[int, Call], label: Any = None) -> PendingRequest:
         request = self._open_request(calls, label)
-        self._count(tuple(calls))
         for worker, call in calls.items():
             self._submit(worker, (request.number, call))
         return request
@@ -71,17 +65,9 @@ class _LocalPool(WorkerPool):
         """Have the host answer. Return None if it has answered "done"."""
         host, (_, what) = self._hosts[worker], request
         began = time.perf_counter()
-        outcome = host.execute(what) if isinstance(what, Call) else host.ring(*what)
+        reply = host.execute(what) if isinstance(what, Call) else host.ring(*what)
         host.count(MESSAGE_SECONDS if isinstance(what, Call) else BELL_SECONDS, began)
-        if outcome is None or (outcome.value is None and outcome.failure is None):
-            return None
-        return Reply(worker, outcome.value, outcome.failure)
-
-    def pid(self, worker: int) -> int:
-        return os.getpid()
-
-    def death(self, worker: int) -> Death | None:
-        return None
+        return None if reply is None or (reply.value is None and reply.failure is None) else reply
 
     def restart(self, worker: int, timeout: float | None = None) -> None:
         self.check_open("A worker was to be restarted")
@@ -95,12 +81,6 @@ class _LocalPool(WorkerPool):
                 f"Worker {worker} is busy, and a worker that is not a process cannot be ended by force. "
                 "Use backend='process' where hosted objects may hang."
             )
-
-    def keep_on(self, worker: int, cores: Sequence[int]) -> None:
-        return
-
-    def keep_awake(self, worker: int, seconds: float) -> None:
-        return
 
     def meters(self, worker: int) -> Meters:
         self.check_owner()
@@ -116,6 +96,7 @@ class SerialPool(_LocalPool):
         super().__init__(num_workers)
         self._queue: deque[tuple[int, _Request]] = deque()
         self._hosts_are_open = True
+        self._pumping_thread: int | None = None  # the thread that is inside `pump`
 
     def _submit(self, worker: int, request: _Request) -> None:
         self._queue.append((worker, request))
@@ -127,7 +108,12 @@ class SerialPool(_LocalPool):
         if self._queue:
             worker, request = self._queue.popleft()
             began = time.perf_counter()
-            reply = self._answer(worker, request)
+            before = self._pumping_thread
+            try:
+                self._pumping_thread = threading.get_ident()
+                reply = self._answer(worker, request)
+            finally:
+                self._pumping_thread = before
             if self.closed:
                 self._close_hosts_once()  # `close` of another thread may not have waited for this answer
             self._waited[worker] += time.perf_counter() - began
@@ -137,30 +123,18 @@ class SerialPool(_LocalPool):
         return finished
 
     def close(self, timeout: float = 5.0) -> None:
-        """Close the hosted objects. Wait while another thread works with one of them.
-
-        If that lasts longer than `timeout`, the other thread closes the objects when it has its answer.
-        """
+        """Close the hosted objects. If another thread is busy for longer than `timeout`, it will close them itself."""
         if not self.closed:
             self.closed = True
             self._queue.clear()
             deadline = time.monotonic() + timeout
-            while (is_busy := self._is_busy_in_another_thread()) and time.monotonic() < deadline:
+            idle = None, threading.get_ident()
+            while self._pumping_thread not in idle and time.monotonic() < deadline:
                 time.sleep(_NOTICING_SECONDS)
-            if not is_busy:
+            if self._pumping_thread in idle:
                 self._close_hosts_once()
             self._block.close()
             _log.info("%d workers stopped.", self.num_workers)
-
-    def _is_busy_in_another_thread(self) -> bool:
-        """Return whether another thread is inside `pump`. Reads the threads' stacks, which costs `pump` nothing."""
-        for thread, top in sys._current_frames().items():
-            frame: FrameType | None = top if thread != threading.get_ident() else None
-            while frame is not None:
-                if frame.f_code is SerialPool.pump.__code__ and frame.f_locals.get("self") is self:
-                    return True
-                frame = frame.f_back
-        return False
 
     def _close_hosts_once(self) -> None:
         is_first, self._hosts_are_open = self._hosts_are_open, False

@@ -11,11 +11,15 @@ need not import that script. A `SharedBlock` inside a request travels as a descr
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
+import mmap
 import os
 import pickle
 import struct
+import sys
+import tempfile
 import traceback
 import types
 import weakref
@@ -25,26 +29,21 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import numpy.typing as npt
 
 from parallel_envs.engine.channel import MOST_FDS
-from parallel_envs.engine.interrupts import is_worker, reraise_ctrl_c
-from parallel_envs.engine.shared_memory import SharedBlock
+from parallel_envs.engine.interrupts import delay_ctrl_c, is_worker, reraise_ctrl_c
 from parallel_envs.errors import RemoteTraceback
 
-BELL = struct.Struct("<IIQ")
-"""Hosted object, argument, request number."""
+BELL = struct.Struct("<IIQ")  # hosted object, argument, request number
 
-COMPLETION = struct.Struct("<IIQ")
-"""Worker, status, request number."""
+COMPLETION = struct.Struct("<IIQ")  # worker, status, request number
 
-MESSAGE = 0xFFFFFFFF
-"""Sent instead of the number of an object: a message waits on the channel."""
+MESSAGE = 0xFFFFFFFF  # sent instead of the number of an object: a message waits on the channel
 
-DONE, PAYLOAD, FAILED = 0, 1, 2
-"""Statuses of a completion: nothing follows; the value follows; a `Failure` follows."""
+DONE, PAYLOAD, FAILED = 0, 1, 2  # statuses of a completion: nothing follows; the value follows; a `Failure` follows
 
-HOST = 0
-"""Key of the worker's `Host` itself among its hosted objects."""
+HOST = 0  # key of the worker's `Host` itself among its hosted objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class Failure:
         attributes.pop("__notes__", None)
         try:
             copied = _plain_copy(attributes, [_MOST_VALUES])
-        except (_NotPlainError, RecursionError):
+        except (TypeError, RecursionError):
             copied = None
         if copied is not None and not all(type(key) is str for key in copied):
             copied = None
@@ -135,10 +134,6 @@ _NO_TERMINAL = (
 )
 
 
-class _NotPlainError(Exception):
-    """A value of an exception may run code when it is copied or pickled, or there are too many values."""
-
-
 def _type_name(error: BaseException) -> str:
     kind = type(error)  # its names are read by `type` itself: a metaclass may give other names, or raise
     module, name = (type.__dict__[part].__get__(kind) for part in ("__module__", "__qualname__"))
@@ -156,11 +151,11 @@ def _message(error: BaseException) -> str:
 
 
 def _plain_copy(value: Any, left: list[int]) -> Any:
-    """Return a copy of a value that is made of plain values only. `left` holds the number of values still allowed."""
+    """Return a copy of a value made of plain values only, at most `left[0]` of them. Raise TypeError for any other."""
     left[0] -= 1
     kind = type(value)
     if left[0] < 0 or type(kind) is not type:  # a metaclass may run code too
-        raise _NotPlainError
+        raise TypeError("too many values, or one that runs code when it is copied")
     if kind in _PLAIN:
         return value
     if kind is np.ndarray and not value.dtype.hasobject:
@@ -169,7 +164,59 @@ def _plain_copy(value: Any, left: list[int]) -> Any:
         return kind([_plain_copy(item, left) for item in value])
     if kind is dict:
         return {_plain_copy(key, left): _plain_copy(item, left) for key, item in value.items()}
-    raise _NotPlainError
+    raise TypeError("not a plain value")
+
+
+# ---- shared memory ---------------------------------------------------------------------------------------------------
+
+
+class SharedBlock:
+    """Memory that is the same in every process that has the block.
+
+    The memory has no name, so nothing has to be unlinked and nothing is left behind: the kernel frees a block when the
+    last process that holds it ends. It reaches a worker as a descriptor that travels with a message, at any time.
+
+    Arrays made by `array` keep the memory mapped for as long as they live. `close` only gives up the descriptor; after
+    that the block cannot be sent to another process. A block that is garbage-collected is closed.
+    """
+
+    fd = -1
+
+    def __init__(self, fd: int, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+        self.buffer = mmap.mmap(fd, max(num_bytes, 1))
+        self.fd = fd  # last: if anything above fails, the descriptor is still the caller's to close
+
+    @classmethod
+    def create(cls, num_bytes: int) -> SharedBlock:
+        """Create a block of zeros."""
+        if sys.platform == "win32":
+            return cls(-1, num_bytes)  # memory of this process alone: Windows has no worker processes here
+        with delay_ctrl_c():  # a Ctrl-C before the block has the descriptor would leave the descriptor open
+            if hasattr(os, "memfd_create"):
+                fd = os.memfd_create("parallel_envs", os.MFD_CLOEXEC)
+            else:  # where the system has no memfd: a file without a name
+                fd, path = tempfile.mkstemp(prefix="parallel_envs-")
+                os.unlink(path)
+            try:
+                os.ftruncate(fd, max(num_bytes, 1))
+                return cls(fd, num_bytes)
+            except BaseException:
+                os.close(fd)
+                raise
+
+    def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...], offset: int = 0) -> npt.NDArray[Any]:
+        """Return a view of `shape` items of `dtype` that starts `offset` bytes into the block."""
+        return np.ndarray(shape, dtype, self.buffer, offset)
+
+    def close(self) -> None:
+        """Close the descriptor. Arrays stay valid. A second call does nothing."""
+        fd, self.fd = self.fd, -1  # first: after a second close the number could belong to another open file
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 # ---- pickling -------------------------------------------------------------------------------------------------------
@@ -214,10 +261,7 @@ class _RequestPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle
         self.fds: list[int] = []
 
     def reducer_override(self, obj: Any) -> Any:
-        """Reduce like cloudpickle, but keep the qualified name of a class that travels by value.
-
-        cloudpickle drops the qualified name; errors name the class by it, and are looked up by it.
-        """
+        """Reduce like cloudpickle, but keep the qualified name of a class that travels by value: errors need it."""
         reduced = super().reducer_override(obj)
         if issubclass(type(obj), type) and isinstance(reduced, tuple) and len(reduced) > 2:
             state = reduced[2]
@@ -318,13 +362,12 @@ def _parts(obj: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f" -> default argument {name!r}", value) for name, value in (obj.__kwdefaults__ or {}).items())
     elif isinstance(obj, types.MethodType):
         yield ".__self__", obj.__self__
-    elif isinstance(obj, type):
-        yield from ((f".{key}", value) for key, value in vars(obj).items())
-        yield from ((f" -> base class {base.__name__!r}", base) for base in obj.__bases__)
     else:
+        if isinstance(obj, type):
+            yield from ((f" -> base class {base.__name__!r}", base) for base in obj.__bases__)
         declared = [kind.__dict__.get("__slots__", ()) for kind in type(obj).__mro__]
         slots = [slot for names in declared for slot in ((names,) if isinstance(names, str) else tuple(names))]
+        if isinstance(obj, functools.partial):  # it shows its parts by name only
+            slots += ["func", "args", "keywords"]
         yield from ((f".{slot}", getattr(obj, slot)) for slot in slots if hasattr(obj, slot))
         yield from ((f".{key}", value) for key, value in getattr(obj, "__dict__", {}).items())
-        if hasattr(obj, "func") and hasattr(obj, "keywords"):  # functools.partial shows its parts by name only
-            yield from ((f".{part}", getattr(obj, part)) for part in ("func", "args", "keywords"))

@@ -7,6 +7,7 @@ than stderr is read is blocked in its own write.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -31,8 +32,7 @@ class WorkerOutput:
     def __init__(self, name: str, fd: int) -> None:
         os.set_blocking(fd, False)
         self.fd, self._name = fd, name.encode()
-        self.ended = False
-        """True once the last writer has closed its end."""
+        self.ended = False  # true once the last writer has closed its end
         self._unfinished = b""
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
@@ -57,13 +57,10 @@ class WorkerOutput:
         return self._named([line.rstrip(b"\r\n") for line in lines if line != b"\r"])
 
     def drain(self) -> bytes:
-        """Read the output that a dead worker left in its pipe, and return the lines with the worker's name.
-
-        At most as much as the pipe can hold is read: a process that the worker started may still write without end.
-        """
+        """Read the output that a dead worker left in its pipe, and return the lines with the worker's name."""
         import fcntl  # exists only on systems that have worker processes
 
-        texts = []
+        texts = []  # as much as the pipe can hold: a process that the worker started may still write without end
         for _ in range(fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) // _READ_BYTES + 1):
             if self.ended or (text := self.read()) is None:
                 break
@@ -90,30 +87,20 @@ class StderrWriter:
     def __init__(self) -> None:
         self._waiting = bytearray()
         self._dropped_bytes = 0
-        self.is_blocked = False
-        """True while stderr has not accepted all of the text."""
+        self.is_blocked = False  # true while stderr has not accepted all of the text
         self.failure: str | None = None
         """Reason why stderr cannot be written to any more, such as a closed reader. From then on output is dropped."""
+        self.fd = 2
         self._socket: socket.socket | None = None
-        self.fd, self._may_block = self._open()
-
-    def _open(self) -> tuple[int, bool]:
-        """Return a descriptor of stderr, and whether a write to it may wait for the reader.
-
-        O_NONBLOCK belongs to the open file, which the user's process shares and which must stay as it is. So pipes and
-        terminals are opened again. A plain file is not opened again, since writes would begin at its start, and writes
-        to a plain file never wait.
-        """
-        try:
+        # O_NONBLOCK belongs to the open file, which the user's process shares and which must stay as it is. So pipes
+        # and terminals are opened again. A plain file is not, since writes would begin at its start; they never wait.
+        with contextlib.suppress(OSError):  # no /proc, a terminal of another user, or a pipe without a reader
             mode = os.fstat(2).st_mode
             if stat.S_ISSOCK(mode):
                 self._socket = socket.socket(fileno=os.dup(2))
             elif stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-                return os.open("/proc/self/fd/2", flags), False
-        except OSError:  # no /proc, a terminal of another user, or a pipe without a reader
-            pass
-        return 2, self._socket is None
+                self.fd = os.open("/proc/self/fd/2", flags)
 
     @property
     def has_room(self) -> bool:
@@ -121,13 +108,10 @@ class StderrWriter:
         return len(self._waiting) < _MOST_WAITING_BYTES
 
     def put(self, text: bytes) -> None:
-        """Queue a text. Drop the text if stderr has failed, or if more than twice `_MOST_WAITING_BYTES` are queued.
-
-        That much is queued only when many workers die at once: their last output is read even if there is no room.
-        """
+        """Queue a text. Drop the text if stderr has failed, or if too much is queued."""
         if self.failure is not None:
             return
-        if len(self._waiting) > 2 * _MOST_WAITING_BYTES:
+        if len(self._waiting) > 2 * _MOST_WAITING_BYTES:  # many have died: their last output is read without room
             self._dropped_bytes += len(text)
             return
         if self._dropped_bytes:
@@ -141,7 +125,13 @@ class StderrWriter:
         while self._waiting and not self.is_blocked and self.failure is None:
             end = self._waiting.rfind(b"\n", 0, _PIECE_BYTES) + 1 or _PIECE_BYTES
             try:
-                del self._waiting[: self._write(bytes(self._waiting[:end]))]
+                if self._socket is not None:
+                    written = self._socket.send(self._waiting[:end], socket.MSG_DONTWAIT)
+                elif self.fd == 2 and not self._poll(0.0):
+                    raise BlockingIOError
+                else:
+                    written = os.write(self.fd, self._waiting[:end])
+                del self._waiting[:written]
             except BlockingIOError:
                 self.is_blocked = True
             except OSError as error:
@@ -149,21 +139,15 @@ class StderrWriter:
                 if error.errno not in _NO_ROOM:  # a full disk may have room again later
                     self.failure = os.strerror(error.errno or errno.EIO)
 
-    def _write(self, data: bytes) -> int:
-        if self._socket is not None:
-            return self._socket.send(data, socket.MSG_DONTWAIT)
-        if self._may_block:
-            poll = select.poll()
-            poll.register(self.fd, select.POLLOUT)
-            if not poll.poll(0):  # an error counts as ready, and the write raises it
-                raise BlockingIOError
-        return os.write(self.fd, data)
+    def _poll(self, seconds: float) -> bool:
+        """Return whether stderr takes text within `seconds`. An error counts as ready: the write raises it."""
+        poll = select.poll()
+        poll.register(self.fd, select.POLLOUT)
+        return bool(poll.poll(seconds * 1000))
 
     def finish(self, seconds: float) -> None:
         """Write the queued text. Stop after `seconds`, or when stderr takes nothing for `_STANDSTILL_SECONDS`."""
         until = time.monotonic() + seconds
-        poll = select.poll()
-        poll.register(self.fd, select.POLLOUT)
         self.flush()
-        while self.is_blocked and time.monotonic() < until and poll.poll(_STANDSTILL_SECONDS * 1000):
+        while self.is_blocked and time.monotonic() < until and self._poll(_STANDSTILL_SECONDS):
             self.flush()

@@ -16,6 +16,7 @@ nothing: a hook that runs in each forked child marks the pools there as closed.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import sys
@@ -23,7 +24,7 @@ import time
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +41,7 @@ BACKENDS: tuple[Backend, ...] = words(Backend)
 """`auto` means processes; if none can be started, threads; if none can be started, the caller's own thread."""
 START_METHODS: tuple[StartMethod, ...] = words(StartMethod)
 
-Bell = tuple[int, int, Any]
-"""A worker, the argument of its bell, and the label of the request."""
+Bell = tuple[int, int, Any]  # a worker, the argument of its bell, and the label of the request
 
 
 class PendingRequest:
@@ -57,8 +57,7 @@ class PendingRequest:
         self.waiting = set(waiting)
         self.replies: dict[int, Reply] = {}
         self.label = label
-        self.done_at = 0
-        """Position in the order in which the pool's requests were completed."""
+        self.done_at = 0  # position in the order in which the pool's requests were completed
 
     @property
     def done(self) -> bool:
@@ -99,8 +98,7 @@ class WorkerPool(ABC):
     `close`; a thread that waits for answers then gets a `ClosedError`.
     """
 
-    backend: str
-    """`process`, `thread` or `serial`."""
+    backend: str  # `process`, `thread` or `serial`
 
     def __init__(self, num_workers: int) -> None:
         if num_workers < 1:
@@ -109,15 +107,13 @@ class WorkerPool(ABC):
         self.all_workers = tuple(range(num_workers))
         self.closed = False
         """Also True in processes forked from the owner's, and once the owner's exit has ended the workers."""
-        self.forked_from: int | None = None
-        """In a process forked from the owner's: the owner's pid."""
+        self.forked_from: int | None = None  # in a process forked from the owner's: the owner's pid
         self._owner = os.getpid()
         self._numbers = itertools.count(1)
         self._keys = itertools.count(1)
         self._endings = itertools.count(1)
         self._pending: dict[int, PendingRequest] = {}
-        self.num_pumps = 0
-        """How often answers were taken in: see `pump`."""
+        self.num_pumps = 0  # how often answers were taken in: see `pump`
         self._asked_all = 0
         self._asked = [0] * num_workers
         if not _fork_hook_is_set:
@@ -138,10 +134,7 @@ class WorkerPool(ABC):
         """Ring the object `key` of the workers (default: all of them). `argument` is below 2**32."""
 
     def ring_each(self, key: int, bells: Sequence[Bell]) -> list[PendingRequest]:
-        """Ring the object `key`, each bell as a request of its own.
-
-        A worker answers its bells in their order. The bells of a worker process are sent together.
-        """
+        """Ring the object `key`, each bell as a request of its own. A worker answers its bells in their order."""
         return [self.ring(key, argument, (worker,), label) for worker, argument, label in bells]
 
     @abstractmethod
@@ -215,13 +208,13 @@ class WorkerPool(ABC):
 
     # ---- workers ----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def pid(self, worker: int) -> int:
         """Return the pid of the process that the worker runs in."""
+        return os.getpid()
 
-    @abstractmethod
     def death(self, worker: int) -> Death | None:
         """Return how the worker ended, or None if no end has been recorded."""
+        return None
 
     @abstractmethod
     def kill(self, worker: int) -> None:
@@ -246,12 +239,10 @@ class WorkerPool(ABC):
     def meters(self, worker: int) -> Meters:
         """Return the meters of the worker."""
 
-    @abstractmethod
-    def keep_on(self, worker: int, cores: Sequence[int]) -> None:
+    def keep_on(self, worker: int, cores: Sequence[int]) -> None:  # noqa: B027  # only processes can be kept on cores
         """Let a worker process run on these cores only. Other workers run on the cores of their process."""
 
-    @abstractmethod
-    def keep_awake(self, worker: int, seconds: float) -> None:
+    def keep_awake(self, worker: int, seconds: float) -> None:  # noqa: B027  # only processes sleep
         """Let a worker process poll for its next bell for `seconds` before it sleeps, while bells come that soon.
 
         Use this for a worker that has a core to itself: other workers on its core would have to wait.
@@ -267,22 +258,20 @@ class WorkerPool(ABC):
         """Take no more requests: the workers belong to another process, or are being ended."""
         self.closed = True
 
-    def _open_request(self, workers: Iterable[int], label: Any) -> PendingRequest:
+    def _open_request(self, workers: Collection[int] | None, label: Any) -> PendingRequest:
+        """Return a new request to these workers (None: to all)."""
         if self.closed:
             self.check_owner()
             raise ClosedError("A request was made to a pool that has been closed. Open a new one.")
-        request = PendingRequest(next(self._numbers), workers, label)
-        if request.waiting:
-            self._pending[request.number] = request
-        return request
-
-    def _count(self, workers: Sequence[int] | None) -> None:
-        """Count a request to these workers (None: to all)."""
         if workers is None:
             self._asked_all += 1
         else:
             for worker in workers:
                 self._asked[worker] += 1
+        request = PendingRequest(next(self._numbers), self.all_workers if workers is None else workers, label)
+        if request.waiting:
+            self._pending[request.number] = request
+        return request
 
     def _num_asked(self, worker: int) -> int:
         return self._asked_all + self._asked[worker]
@@ -341,15 +330,12 @@ class PoolSettings:
     start_timeout: float | None = None
 
     def __post_init__(self) -> None:
-        if not is_one_of(self.backend, BACKENDS):
-            names = ", ".join(map(repr, BACKENDS))
-            raise ValueError(
-                f"backend={self.backend!r} is unknown. Choose one of {names}.{hint(self.backend, BACKENDS)}"
-            )
-        if self.context is not None and not is_one_of(self.context, START_METHODS):
-            names = ", ".join(map(repr, START_METHODS))
-            close = hint(self.context, START_METHODS)
-            raise ValueError(f"context={self.context!r} is not a start method. Choose one of {names}.{close}")
+        for given, value, known in (
+            (f"backend={self.backend!r} is unknown", self.backend, BACKENDS),
+            (f"context={self.context!r} is not a start method", self.context or "spawn", START_METHODS),
+        ):
+            if not is_one_of(value, known):
+                raise ValueError(f"{given}. Choose one of {', '.join(map(repr, known))}.{hint(value, known)}")
         if self.affinity is not None and not (self.affinity and all(self.affinity)):
             raise ValueError(
                 f"affinity={self.affinity!r} leaves a worker without a core. Give each at least one, or None."
@@ -403,3 +389,64 @@ def user_stacklevel() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
         frame, level = frame.f_back, level + 1
     return level
+
+
+# ---- cores for workers -----------------------------------------------------------------------------------------------
+
+# A worker that wakes for some microseconds of work finds its caches on the core where it last ran. With more workers
+# than cores the system moves such workers at every wake-up (to the core of the process that wakes them), which makes
+# them a third slower. So once the meters show that a pool's work comes in short pieces, and if the workers fill all
+# cores evenly, each worker is kept on one core. Longer pieces are left to the system, which balances them better.
+#
+# Workers on other cores than the caller's are woken first. They begin at once, while a worker on the caller's core
+# cannot run before the caller waits anyway.
+#
+# If several workers share a core, the caller first yields its core instead of going to sleep (`cores_are_shared`). All
+# ready workers on that core run, one after another, and the caller finds their answers in one read. A sleeping caller
+# would be woken by the first answer, take the core from the workers that have yet to run, and sleep again, once for
+# nearly every worker.
+
+SHORT_SECONDS = 500e-6  # workers are kept on cores if their mean piece of work is shorter than this
+
+
+def cores_here() -> tuple[int, ...]:
+    """Return the cores that this process may use, or none if the system does not tell."""
+    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+
+
+try:
+    current_core: Callable[[], int] = ctypes.PyDLL(None).sched_getcpu  # no system call, no lock: 40 ns
+except (AttributeError, OSError, TypeError):
+    current_core = lambda: -1  # noqa: E731
+"""Return the core that the caller runs on now, or -1 if the system does not tell."""
+
+
+def wake_orders(cores: Mapping[int, Sequence[int]], num_workers: int) -> dict[int, tuple[int, ...]]:
+    """Return, for each core of the caller, the order in which to wake the workers: workers of other cores first."""
+    return {
+        core: tuple(sorted(range(num_workers), key=lambda worker: core in cores.get(worker, (core,))))
+        for core in {core for kept in cores.values() for core in kept}
+    }
+
+
+def cores_are_shared(cores: Mapping[int, Sequence[int]]) -> bool:
+    """Return whether several workers are kept on the same core."""
+    kept = [core for kept in cores.values() for core in kept]
+    return len(set(kept)) < len(kept)
+
+
+def plan_cores(meters: Sequence[Meters], cores: Sequence[int]) -> list[int] | None:
+    """Return a core for each worker, or None to leave them to the system."""
+    requests = sum(meter.requests for meter in meters)
+    if not cores or not requests or len(meters) <= len(cores) or len(meters) % len(cores):
+        return None
+    if sum(meter.bell_seconds for meter in meters) / requests > SHORT_SECONDS:
+        return None
+    return [cores[worker % len(cores)] for worker in range(len(meters))]
+
+
+def pin_workers(pool: WorkerPool) -> None:
+    """Keep each worker on one core, if the work that the pool has done so far is of a kind that gains by it."""
+    chosen = plan_cores([pool.meters(worker) for worker in pool.all_workers], cores_here())
+    for worker, core in enumerate(chosen or ()):
+        pool.keep_on(worker, (core,))

@@ -42,10 +42,18 @@ from parallel_envs.engine.messages import (
     dump_request,
     load_reply,
 )
-from parallel_envs.engine.placement import cores_are_shared, current_core, wake_orders
-from parallel_envs.engine.pool import Bell, Meters, PendingRequest, PoolSettings, WorkerPool
+from parallel_envs.engine.pool import (
+    Bell,
+    Meters,
+    PendingRequest,
+    PoolSettings,
+    WorkerPool,
+    cores_are_shared,
+    current_core,
+    wake_orders,
+)
 from parallel_envs.engine.worker import METERS
-from parallel_envs.engine.worker_process import Connection, Connections, WorkerProcess
+from parallel_envs.engine.worker_process import WorkerProcess, WorkerProcesses
 from parallel_envs.errors import ParallelEnvsError
 
 _log = logging.getLogger(__name__)
@@ -109,11 +117,11 @@ class ProcessPool(WorkerPool):
         self._handlers: dict[int, Callable[[list[PendingRequest]], None]] = {}
         self._waited = [0.0] * num_workers
         until = None if settings.start_timeout is None else time.monotonic() + settings.start_timeout
-        ends: Connections | None = None
+        ends: WorkerProcesses | None = None
         try:
             with delay_ctrl_c(), advice_on_too_many_files():  # a Ctrl-C here would leave the new pipes open
-                self._ends = ends = Connections(num_workers)
-            self._connections = ends.workers
+                self._ends = ends = WorkerProcesses(num_workers)
+            self._processes = ends.workers
             self._completions = CompletionReader(ends.completion_read, self._record)
             self._counts = ends.block.array("f8", (num_workers, METERS))
             self._poller = ends.poller
@@ -129,22 +137,18 @@ class ProcessPool(WorkerPool):
             if ends is not None:
                 ends.stop(2.0)
             raise
-        self._bells = [connection.process.bell for connection in self._connections]
+        self._bells = [process.bell for process in self._processes]
         self._cores: dict[int, tuple[int, ...]] = {}
         self._wake_orders: dict[int, tuple[int, ...]] = {}
         self._awake_seconds: dict[int, float] = {}
         self._yields = False
-        self._pumping_thread: int | None = None
-        """The thread that waits for answers now."""
-        self._sending_thread: int | None = None
-        """The thread that is in the middle of sending a request."""
-        self._restarting_thread: int | None = None
-        """The thread that is replacing a worker."""
+        self._pumping_thread: int | None = None  # the thread that waits for answers now
+        self._sending_thread: int | None = None  # the thread that is in the middle of sending a request
+        self._restarting_thread: int | None = None  # the thread that is replacing a worker
         self._slept_at = 0.0
-        self._pump_timeout: float | None = None
-        """Timeout of the `pump` that runs now."""
+        self._pump_timeout: float | None = None  # timeout of the `pump` that runs now
 
-    def _start_worker(self, worker: int, timeout: float | None) -> Connection:
+    def _start_worker(self, worker: int, timeout: float | None) -> WorkerProcess:
         """Start a worker process, watch it, and give it its meters."""
         settings, affinity = self._settings, self._settings.affinity
         try:
@@ -165,15 +169,14 @@ class ProcessPool(WorkerPool):
         )
         with advice_on_too_many_files():
             pipes = self._ends.completion_write, self._ends.stacks_write
-            connection = Connection(WorkerProcess(child, settings.start_method, *pipes, timeout))
-        process = connection.process
+            process = WorkerProcess(child, settings.start_method, *pipes, timeout)
         _log.info("%s started: pid %d, %s.", child.name, process.pid, process.method)
         self._watch(process.sentinel, READ, lambda finished: self._record_death(worker, finished, self._pump_timeout))
         self._handlers[process.channel.fileno()] = lambda finished: self._exchange(worker, finished)
         with contextlib.suppress(OSError):  # if the worker has ended already, its sentinel shows it
-            connection.outbox.put(*dump_request(Call(HOST, "meter", (self._ends.block, worker * METERS))))
+            process.outbox.put(*dump_request(Call(HOST, "meter", (self._ends.block, worker * METERS))))
             os.write(process.bell, BELL.pack(MESSAGE, 0, 0))  # number 0: the reply is dropped
-        return connection
+        return process
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -185,8 +188,7 @@ class ProcessPool(WorkerPool):
         asked = workers
         if asked is None:
             asked = self._wake_orders.get(current_core(), self.all_workers) if self._wake_orders else self.all_workers
-        request = self._open_request(asked, label)
-        self._count(workers)
+        request = self._open_request(workers, label)
         bell = BELL.pack(key, argument, request.number)
         bells, write = self._bells, os.write
         for worker in asked:
@@ -203,7 +205,6 @@ class ProcessPool(WorkerPool):
         by_worker = dict[int, list[tuple[bytes, PendingRequest]]]()
         for worker, argument, label in bells:
             request = self._open_request((worker,), label)
-            self._asked[worker] += 1
             requests.append(request)
             by_worker.setdefault(worker, []).append((BELL.pack(key, argument, request.number), request))
         for worker in self._wake_orders.get(current_core(), by_worker) if self._wake_orders else by_worker:
@@ -225,18 +226,17 @@ class ProcessPool(WorkerPool):
             if id(call) not in pickled:
                 pickled[id(call)] = dump_request(call)
         request = self._open_request(calls, label)
-        self._count(tuple(calls))
         bell = BELL.pack(MESSAGE, 0, request.number)
         for worker, call in calls.items():
             with self._sending():
-                connection, (data, fds) = self._connections[worker], pickled[id(call)]
-                if connection.death is not None:
-                    self._reply_dead(request, worker)
+                process, (data, fds) = self._processes[worker], pickled[id(call)]
+                if process.death is not None:  # this death is the answer
+                    self._record_reply(request.number, worker, Reply(worker, death=process.death), [])
                     continue
-                connection.num_bytes += len(data)
+                process.num_bytes += len(data)
                 with contextlib.suppress(ChannelClosed):  # the worker is ending; its sentinel shows it
-                    connection.outbox.put(data, fds)
-                    self._watch_channel(connection)
+                    process.outbox.put(data, fds)
+                    self._watch_channel(process)
                 try:
                     os.write(self._bells[worker], bell)
                 except OSError:
@@ -272,31 +272,27 @@ class ProcessPool(WorkerPool):
         If the worker's end has not been recorded yet, the request stays open: a wait for it records the end, and has a
         deadline for the exit report.
         """
-        connection = self._connections[worker]
-        if connection.death is not None:
-            self._reply_dead(request, worker)
-        elif connection.process.is_alive():
-            connection.bells.append(bell)
+        process = self._processes[worker]
+        if process.death is not None:
+            self._record_reply(request.number, worker, Reply(worker, death=process.death), [])
+        elif process.is_alive():
+            process.bells.append(bell)
             self._bells[worker] = _NOT_NOW
-            self._watch(connection.process.bell, WRITE, lambda finished: self._ring_rest(worker))
+            self._watch(process.bell, WRITE, lambda finished: self._ring_rest(worker))
 
     def _ring_rest(self, worker: int) -> None:
         """Write the bells that waited for room in a full bell pipe."""
-        connection = self._connections[worker]
+        process = self._processes[worker]
         try:
-            while connection.bells:
-                os.write(connection.process.bell, connection.bells[0])
-                connection.bells.popleft()
+            while process.bells:
+                os.write(process.bell, process.bells[0])
+                process.bells.popleft()
         except BlockingIOError:
             return
         except OSError:
-            connection.bells.clear()  # the worker has ended: its sentinel shows it
-        self._unwatch(connection.process.bell)
-        self._bells[worker] = connection.process.bell
-
-    def _reply_dead(self, request: PendingRequest, worker: int) -> None:
-        """Answer a request to a worker that has ended by the worker's death."""
-        self._record_reply(request.number, worker, Reply(worker, death=self._connections[worker].death), [])
+            process.bells.clear()  # the worker has ended: its sentinel shows it
+        self._unwatch(process.bell)
+        self._bells[worker] = process.bell
 
     # ---- waiting ----------------------------------------------------------------------------------------------------
 
@@ -316,7 +312,7 @@ class ProcessPool(WorkerPool):
                 return finished
             if (self._yields or timeout == 0.0) and began - self._slept_at < _LONGEST_GLANCING:
                 if timeout != 0.0:
-                    os.sched_yield()  # `placement` says why
+                    os.sched_yield()  # `pool` says why: see "cores for workers" there
                 if self._completions.take_in(finished, began) and timeout != 0.0:  # a caller that polls gets all events
                     return finished  # one system call in the place of two
             self._slept_at = began
@@ -345,10 +341,10 @@ class ProcessPool(WorkerPool):
         for worker, status, number in completions:
             waited[worker] += blocked
             if status:  # a payload follows on the worker's channel
-                connection = self._connections[worker]
-                newest = connection.promised[-1][1] if connection.promised else connection.last_received
+                process = self._processes[worker]
+                newest = process.promised[-1][1] if process.promised else process.last_received
                 if number > newest or not number:  # numbers only grow: any other has been recorded before
-                    connection.promised.append((status, number))  # one step: a Ctrl-C comes before it or after it
+                    process.promised.append((status, number))  # one step: a Ctrl-C comes before it or after it
                 with_payload.append(worker)
                 continue
             request = pending.get(number)  # like `_record_reply`, without the call: most replies end here
@@ -365,13 +361,13 @@ class ProcessPool(WorkerPool):
 
     def _exchange(self, worker: int, finished: list[PendingRequest]) -> None:
         """Send and receive on a worker's channel the bytes that can be sent and received now."""
-        connection = self._connections[worker]
+        process = self._processes[worker]
         try:
-            connection.outbox.flush()
-            while connection.promised and (data := connection.inbox.receive()) is not None:
-                connection.num_bytes += len(data)
-                status, number = connection.promised.popleft()
-                connection.last_received = number or connection.last_received
+            process.outbox.flush()
+            while process.promised and (data := process.inbox.receive()) is not None:
+                process.num_bytes += len(data)
+                status, number = process.promised.popleft()
+                process.last_received = number or process.last_received
                 try:
                     value = load_reply(data)
                 except Exception as error:  # a class that exists only in the worker, for example
@@ -379,51 +375,47 @@ class ProcessPool(WorkerPool):
                 reply = Reply(worker, failure=value) if status == FAILED else Reply(worker, value)
                 self._record_reply(number, worker, reply, finished)
         except ChannelClosed:
-            connection.promised.clear()  # the sentinel shows the worker's end
-            connection.outbox.close()
-        self._watch_channel(connection)
+            process.promised.clear()  # the sentinel shows the worker's end
+            process.outbox.close()
+        self._watch_channel(process)
 
-    def _watch_channel(self, connection: Connection) -> None:
-        mask = (WRITE if connection.outbox else 0) | (READ if connection.promised else 0)
-        self._poller.watch(connection.process.channel.fileno(), mask)
+    def _watch_channel(self, process: WorkerProcess) -> None:
+        mask = (WRITE if process.outbox else 0) | (READ if process.promised else 0)
+        self._poller.watch(process.channel.fileno(), mask)
 
     # ---- deaths -----------------------------------------------------------------------------------------------------
 
     def _record_death(self, worker: int, finished: list[PendingRequest], timeout: float | None = None) -> None:
-        """Record the end of a process. Its last answers count; its other pending requests resolve as its death.
-
-        The supervisor has `timeout` seconds to report how the process ended.
-        """
-        connection = self._connections[worker]
-        if connection.death is not None:
+        """Record the end of a process. Its last answers count; its other pending requests resolve as its death."""
+        process = self._processes[worker]
+        if process.death is not None:
             return
-        process = connection.process
         readable(process.sentinel, 1.0)
         while self._completions.take_in(finished, time.perf_counter()):
             pass  # all its completions, so that none is taken for one of the worker in its place
         self._exchange(worker, finished)
         for fd in (process.sentinel, process.channel.fileno(), process.bell):
             self._unwatch(fd)
-        connection.promised.clear()
-        connection.outbox.close()
-        connection.bells.clear()
+        process.promised.clear()
+        process.outbox.close()
+        process.bells.clear()
         self._bells[worker] = _NOT_NOW
         report = process.exit_report(timeout)
-        connection.death = Death(worker, process.pid, report.exitcode, report.last_output, connection.killed)
+        process.death = Death(worker, process.pid, report.exitcode, report.last_output, process.killed)
         _log.info("%s ended: pid %d, exit code %s.", process.settings.name, process.pid, report.exitcode)
         for request in [request for request in self._pending.values() if worker in request.waiting]:
-            self._record_reply(request.number, worker, Reply(worker, death=connection.death), finished)
+            self._record_reply(request.number, worker, Reply(worker, death=process.death), finished)
 
     def kill(self, worker: int) -> None:
         if self.closed:
             self.check_owner()
             return
-        connection = self._connections[worker]
-        if connection.death is None:
+        process = self._processes[worker]
+        if process.death is None:
             with delay_ctrl_c():
                 self.num_pumps += 1
-                connection.killed = connection.process.is_alive()
-                connection.process.signal(signal.SIGKILL)
+                process.killed = process.is_alive()
+                process.signal(signal.SIGKILL)
                 self._record_death(worker, [], _KILLED_SECONDS)
 
     def restart(self, worker: int, timeout: float | None = None) -> None:
@@ -437,8 +429,8 @@ class ProcessPool(WorkerPool):
                     self._completions.take_in([], time.perf_counter())
                 self._completions.forget()
                 patience = self._settings.start_timeout if timeout is None else timeout
-                self._connections[worker] = connection = self._start_worker(worker, patience)
-                self._bells[worker] = connection.process.bell
+                self._processes[worker] = process = self._start_worker(worker, patience)
+                self._bells[worker] = process.bell
                 self._set_cores(worker)
             finally:
                 self._restarting_thread = None
@@ -448,14 +440,14 @@ class ProcessPool(WorkerPool):
     # ---- one worker -------------------------------------------------------------------------------------------------
 
     def pid(self, worker: int) -> int:
-        return self._connections[worker].process.pid
+        return self._processes[worker].pid
 
     def death(self, worker: int) -> Death | None:
-        return self._connections[worker].death
+        return self._processes[worker].death
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
         self.check_open("A stack was asked for")
-        process, pipe = self._connections[worker].process, self._ends.stacks_read
+        process, pipe = self._processes[worker], self._ends.stacks_read
         with contextlib.suppress(BlockingIOError):  # drop an earlier answer that came too late
             while os.read(pipe, _MOST_STACK_BYTES):
                 pass
@@ -475,7 +467,7 @@ class ProcessPool(WorkerPool):
     def meters(self, worker: int) -> Meters:
         self.check_owner()
         requests = self._num_asked(worker)
-        num_bytes = self._connections[worker].num_bytes + requests * (BELL.size + COMPLETION.size)
+        num_bytes = self._processes[worker].num_bytes + requests * (BELL.size + COMPLETION.size)
         return Meters.of(self._counts[worker], self._waited[worker], requests, num_bytes)
 
     def keep_on(self, worker: int, cores: Sequence[int]) -> None:
@@ -533,11 +525,8 @@ class ProcessPool(WorkerPool):
         self._handlers.pop(fd, None)
 
 
-def _stop(ends: Connections, reference: weakref.ref[ProcessPool]) -> None:
-    """End the workers of a pool that was garbage-collected, or that is still open when the interpreter exits.
-
-    Exit handlers that run later may use an open pool: it is closed by then, and writes to no descriptor.
-    """
+def _stop(ends: WorkerProcesses, reference: weakref.ref[ProcessPool]) -> None:
+    """End the workers of a pool that was garbage-collected, or that is still open when the interpreter exits."""
     if (pool := reference()) is not None:
-        pool._shut()
+        pool._shut()  # exit handlers that run later may use the pool, which then writes to no descriptor
     ends.stop(2.0)

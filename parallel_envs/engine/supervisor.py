@@ -66,10 +66,14 @@ _STDERR_IS_GONE = (
 # ---- requests and answers -------------------------------------------------------------------------------------------
 
 
+# Requests and answers are pairs of a number and one of these types. An answer None says that the request is being
+# worked on; another answer follows. A text is an error, or, under the number 0 of no request, for the user's log.
+
+
 class StartWorker(NamedTuple):
     """Request to start a worker. The descriptors of `ChildDescriptors` and the reading end of its output travel along.
 
-    Answered at once by `Accepted`, and then, maybe after a long import, by `Started` or the text of an error.
+    Answered at once by None, and then, maybe after a long import, by `Started` or the text of an error.
     """
 
     settings: ChildSettings
@@ -102,10 +106,6 @@ class Preload(NamedTuple):
     path: tuple[str, ...]
 
 
-class Accepted(NamedTuple):
-    """Answer that the request is being worked on. Another answer follows."""
-
-
 class Started(NamedTuple):
     """Answer that the worker runs. A descriptor that becomes readable when the worker ends travels along."""
 
@@ -117,12 +117,6 @@ class ExitReport(NamedTuple):
 
     exitcode: int | None
     last_output: tuple[str, ...] = ()
-
-
-class LogMessage(NamedTuple):
-    """Text for the user's log. Sent without a request, under the number 0."""
-
-    text: str
 
 
 # ---- the state of workers and fork servers --------------------------------------------------------------------------
@@ -216,8 +210,7 @@ class _Supervisor:
         self._outputs = select.epoll()
         self._stderr = StderrWriter()
         self._servers: list[_ForkServer] = []
-        self._retired: set[int] = set()
-        """Pids of fork servers that were asked to end."""
+        self._retired: set[int] = set()  # pids of fork servers that were asked to end
         self._unloadable: set[str] = set()
         """Modules whose import ended a fork server. Workers import them by themselves."""
         self._num_orders = 0
@@ -225,20 +218,22 @@ class _Supervisor:
 
     def serve(self) -> None:
         """Run the loop. Raise `_OwnerEnded` when the owner ends."""
-        self._watch(self._channel.fileno(), _REQUESTS, self._answer_all)
         if os.getppid() != self._owner_pid:  # the owner has ended already
             self._stop()
         # The process descriptor shows the owner's end even while a process forked from the owner holds the channel.
         self._watch(os.pidfd_open(self._owner_pid), _OWNER, self._stop)
         while True:
-            self._set_watched(self._outputs.fileno(), _OUTPUT, self._read_outputs, on=self._stderr.has_room)
-            ready = [self._handlers[fd] for fd, _ in self._poller.poll(self._start_impatient())]
+            milliseconds = self._start_impatient()
+            requests = select.POLLIN | (select.POLLOUT if self._outbox else 0)
+            self._watch(self._channel.fileno(), _REQUESTS, self._answer_all, requests)
+            outputs = select.POLLIN if self._stderr.has_room else 0
+            self._watch(self._outputs.fileno(), _OUTPUT, self._read_outputs, outputs)
+            ready = [self._handlers[fd] for fd, _ in self._poller.poll(milliseconds)]
             for _, handler in sorted(ready, key=lambda entry: entry[0]):
                 handler()
             self._print()
             with contextlib.suppress(ChannelClosed):
                 self._outbox.flush()
-            self._set_mask(self._channel.fileno(), select.POLLIN | (select.POLLOUT if self._outbox else 0))
 
     def _stop(self) -> None:
         raise _OwnerEnded
@@ -287,7 +282,7 @@ class _Supervisor:
                 if len(fds) != _START_FDS:  # the system drops descriptors for which there is no room
                     start.close()
                     return f"{os.strerror(errno.EMFILE)} in the process that starts workers"
-                self._send(number, Accepted())
+                self._send(number, None)
                 self._start(start)
                 return None
             case WatchWorker(pid, name):
@@ -339,7 +334,13 @@ class _Supervisor:
                 if server.is_ready and server.has(needed):
                     self._order(server, start, lambda number: ForkWorker(number, settings), start.fds)
                     return
-            found = self._importing_server(needed, patient=patient)
+            # A worker waits for a fork server that imports only needed modules. A patient worker also waits for one
+            # that imports the needed modules and more, and for any fork server while none is ready.
+            importing = [server for server in self._servers if not server.is_ready]
+            covering = [server for server in importing if server.has(needed)]
+            found = next((server for server in covering if server.importing <= needed), None)
+            if found is None and patient and (covering or len(importing) == len(self._servers)):
+                found = next(iter(covering + importing[::-1]), None)
             server = found or self._new_server(Imports(settings.preload, settings.path))
             is_exact = server.has(needed) and server.importing <= needed
             start.patient_until = math.inf if is_exact else time.monotonic() + _PATIENCE_SECONDS
@@ -348,10 +349,7 @@ class _Supervisor:
             self._not_started(start, f"{type(error).__name__}: {error}")
 
     def _start_impatient(self) -> float | None:
-        """Start workers that have waited long enough for imports that they do not need.
-
-        Return the milliseconds until the next such worker, or None if there is none.
-        """
+        """Start workers that waited long enough for imports that they do not need. Return milliseconds to the next."""
         now = time.monotonic()
         for server in list(self._servers):
             for start in [start for start in server.waiting if start.patient_until <= now]:
@@ -379,21 +377,6 @@ class _Supervisor:
 
     # ---- fork servers -----------------------------------------------------------------------------------------------
 
-    def _importing_server(self, needed: frozenset[str], *, patient: bool) -> _ForkServer | None:
-        """Return the fork server whose imports a worker waits for, or None to start a new one.
-
-        A worker waits for a fork server that imports only needed modules. A `patient` worker also waits for one that
-        imports the needed modules and more, and for any fork server while none is ready.
-        """
-        importing = [server for server in self._servers if not server.is_ready]
-        covering = [server for server in importing if server.has(needed)]
-        for server in covering:
-            if server.importing <= needed:
-                return server
-        if patient and covering:
-            return covering[0]
-        return importing[-1] if patient and len(importing) == len(self._servers) and importing else None
-
     def _new_server(self, imports: Imports) -> _ForkServer:
         """Start a fork server with these modules, forked from the ready one with the most modules if there is one."""
         ready = [server for server in self._servers if server.is_ready]
@@ -416,7 +399,7 @@ class _Supervisor:
                     ours.close()
                     raise
         self._servers.append(server)
-        self._watch(ours.fileno(), _SERVERS, lambda: self._receive_from(server))
+        self._watch_server(server)
         return server
 
     def _order(
@@ -427,11 +410,12 @@ class _Supervisor:
         server.ordered[self._num_orders] = what
         with contextlib.suppress(ChannelClosed):  # its end is seen by the loop, which answers the order
             server.outbox.put(pickle.dumps(order(self._num_orders)), fds)
-        self._set_server_mask(server)
+        self._watch_server(server)
 
-    def _set_server_mask(self, server: _ForkServer) -> None:
-        if server in self._servers:
-            self._set_mask(server.channel.fileno(), select.POLLIN | (select.POLLOUT if server.outbox else 0))
+    def _watch_server(self, server: _ForkServer) -> None:
+        if server in self._servers:  # it may have been retired meanwhile
+            mask = select.POLLIN | (select.POLLOUT if server.outbox else 0)
+            self._watch(server.channel.fileno(), _SERVERS, lambda: self._receive_from(server), mask)
 
     def _receive_from(self, server: _ForkServer) -> None:
         """Receive messages of a fork server, send it the rest of its orders, or handle its end."""
@@ -455,7 +439,7 @@ class _Supervisor:
         except ChannelClosed:
             self._lose(server)
             return
-        self._set_server_mask(server)
+        self._watch_server(server)
         if self._orphans_wait:
             self._kill_orphans()
 
@@ -472,8 +456,7 @@ class _Supervisor:
     def _retire(self, server: _ForkServer) -> None:
         """Close the channel of a fork server, which ends it. The loop reaps its process."""
         self._servers.remove(server)
-        self._handlers.pop(server.channel.fileno())
-        self._poller.unregister(server.channel.fileno())
+        self._unwatch(server.channel.fileno())
         server.outbox.close()
         server.channel.close()
         if not (pid := server.pid):
@@ -482,7 +465,8 @@ class _Supervisor:
         self._retired.add(pid)
 
         def reap() -> None:
-            self._forget(sentinel)
+            self._unwatch(sentinel)
+            os.close(sentinel)
             self._retired.discard(pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
@@ -516,28 +500,16 @@ class _Supervisor:
     # ---- watching descriptors and workers ---------------------------------------------------------------------------
 
     def _watch(self, fd: int, rank: int, handler: Callable[[], None], mask: int = select.POLLIN) -> None:
-        """Call `handler` when the descriptor is ready. Handlers of lower rank run first in a round."""
-        self._handlers[fd] = rank, handler
-        self._poller.register(fd, mask)
+        """Call `handler` for the events of `mask`. Handlers of lower rank run first in a round. 0 stops watching."""
+        if mask:
+            self._handlers[fd] = rank, handler
+            self._poller.register(fd, mask)
+        else:
+            self._unwatch(fd)
 
-    def _set_watched(
-        self, fd: int, rank: int, handler: Callable[[], None], mask: int = select.POLLIN, *, on: bool
-    ) -> None:
-        """Watch a descriptor or stop watching it, whichever is the case now."""
-        if on and fd not in self._handlers:
-            self._watch(fd, rank, handler, mask)
-        elif not on and self._handlers.pop(fd, None) is not None:
-            self._poller.unregister(fd)
-
-    def _set_mask(self, fd: int, mask: int) -> None:
-        if fd in self._handlers:
-            self._poller.modify(fd, mask)
-
-    def _forget(self, fd: int) -> None:
-        """Stop watching a descriptor and close it."""
+    def _unwatch(self, fd: int) -> None:
         if self._handlers.pop(fd, None) is not None:
             self._poller.unregister(fd)
-            os.close(fd)
 
     def _add(self, worker: _Worker) -> None:
         self._workers[worker.pid] = worker
@@ -554,7 +526,8 @@ class _Supervisor:
         if worker.is_child:
             worker.exitcode = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
         self._kill_orphans()
-        self._forget(worker.sentinel)
+        self._unwatch(worker.sentinel)
+        os.close(worker.sentinel)
         if self._readers.pop(worker.output.fd, None) is not None:
             self._stderr.put(worker.output.drain())
             self._close_output(worker)
@@ -562,10 +535,8 @@ class _Supervisor:
             del self._workers[worker.pid]
 
     def _kill_orphans(self) -> None:
-        """Kill the processes that ended workers leave behind: the only children here that were not started here.
-
-        While a fork server forks, an unknown child may be the process that was ordered. The orphans wait then.
-        """
+        """Kill the processes that ended workers leave behind: the only children here that were not started here."""
+        # While a fork server forks, an unknown child may be the process that was ordered. The orphans wait then.
         self._orphans_wait = any(server.ordered for server in self._servers)
         if not self._orphans_wait:
             spared = {worker.pid for worker in self._workers.values() if worker.alive}
@@ -591,9 +562,9 @@ class _Supervisor:
         """Write the text that stderr takes now. The loop writes the rest when stderr has room."""
         had_failed = self._stderr.failure is not None
         self._stderr.flush()
-        self._set_watched(self._stderr.fd, _STDERR, self._print, select.POLLOUT, on=self._stderr.is_blocked)
+        self._watch(self._stderr.fd, _STDERR, self._print, select.POLLOUT if self._stderr.is_blocked else 0)
         if self._stderr.failure is not None and not had_failed:
-            self._send(0, LogMessage(_STDERR_IS_GONE.format(why=self._stderr.failure)))
+            self._send(0, _STDERR_IS_GONE.format(why=self._stderr.failure))
 
 
 def _kill(pid: int) -> None:

@@ -26,9 +26,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from parallel_envs.engine.channel import ChannelClosed, Inbox, Outbox, channel_pair, owned
-from parallel_envs.engine.child_setup import hold_lifeline, thread_environment
+from parallel_envs.engine.child_setup import above_standard, hold_lifeline, thread_environment
 from parallel_envs.engine.interrupts import delay_ctrl_c, run_delayed_ctrl_c
-from parallel_envs.engine.supervisor import Accepted, ForgetWorkers, LogMessage, Preload, Started
+from parallel_envs.engine.supervisor import ForgetWorkers, Preload, Started
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.threads import CallGuard
 
@@ -50,11 +50,7 @@ would be misread. Their workers go on, and end with them."""
 
 
 def start_supervisor(preload: Sequence[str] = ()) -> None:
-    """Start the supervisor if there is none, so that the first worker need not wait for it.
-
-    The modules in `preload` begin to be imported, without being waited for. All workers that are forked after that have
-    the modules.
-    """
+    """Start the supervisor if there is none, and the import of `preload` for all workers. Do not wait for either."""
     client = supervisor_client()
     if preload:
         client.post(Preload(tuple(preload), tuple(sys.path)))
@@ -88,10 +84,8 @@ class SupervisorClient:
         self.channel, theirs = channel_pair()
         try:
             if theirs.fileno() <= 2:  # `Popen` fills the places of stdin, stdout and stderr in the new process
-                import fcntl  # exists only on systems that have worker processes
-
                 with theirs as low:
-                    theirs = socket.socket(fileno=fcntl.fcntl(low.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+                    theirs = socket.socket(fileno=above_standard(low.fileno()))
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _COMMAND.format(path=list(sys.path), fd=theirs.fileno(), owner=self.owner)],
                 stdin=subprocess.DEVNULL,
@@ -114,8 +108,7 @@ class SupervisorClient:
         self._unanswered: dict[int, float] = {}
         """Times of the requests that the supervisor has not even accepted, by number."""
         self._messages: list[str] = []
-        self.is_torn = False
-        """True if a frame was cut short, so that the rest of the channel would be misread."""
+        self.is_torn = False  # true if a frame was cut short, so that the rest of the channel would be misread
         self.has_ended = False
         # Made before any pool's finalizer, so at interpreter exit it runs after all of them.
         weakref.finalize(self, _end, self.owner, self.channel, self.process)
@@ -199,23 +192,19 @@ class SupervisorClient:
                 while (data := self._inbox.receive()) is not None:
                     fds, self._inbox.fds = self._inbox.fds, []
                     number, answer = pickle.loads(data)
-                    self._record_answer(number, answer, fds)
+                    self._unanswered.pop(number, None)
+                    if number == 0:
+                        self._messages.append(answer)
+                    elif number in self._awaited and answer is not None:
+                        self._answers[number] = answer, fds
+                        continue
+                    # No thread waits for it any more. A worker that it starts ends by itself: its pipes are closed.
+                    for fd in fds:
+                        os.close(fd)
+                    if isinstance(answer, Started):
+                        self._outbox.put(pickle.dumps((next(self._numbers), ForgetWorkers((answer.pid,)))))
             while self._messages:
                 _log.warning("%s", self._messages.pop(0))
-
-    def _record_answer(self, number: int, answer: Any, fds: list[int]) -> None:
-        self._unanswered.pop(number, None)
-        if isinstance(answer, LogMessage):
-            self._messages.append(answer.text)
-        elif isinstance(answer, Accepted):
-            return
-        elif number in self._awaited:
-            self._answers[number] = answer, fds
-        else:  # no thread waits for it any more; a worker that it starts ends by itself, since its pipes are closed
-            for fd in fds:
-                os.close(fd)
-            if isinstance(answer, Started):
-                self._outbox.put(pickle.dumps((next(self._numbers), ForgetWorkers((answer.pid,)))))
 
     @contextlib.contextmanager
     def _whole_frames(self) -> Iterator[None]:

@@ -20,7 +20,6 @@ import struct
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from parallel_envs.engine.channel import ChannelClosed, receive_frame, send_frame
@@ -35,10 +34,11 @@ from parallel_envs.engine.messages import (
     PAYLOAD,
     Call,
     Failure,
+    Reply,
+    SharedBlock,
     dump_reply,
     load_request,
 )
-from parallel_envs.engine.shared_memory import SharedBlock
 
 # ---- the host -------------------------------------------------------------------------------------------------------
 
@@ -57,22 +57,13 @@ class Ringable(Protocol):
         """Answer a bell. Return None if shared memory holds the whole answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Result of a request: a value or a failure."""
-
-    value: Any = None
-    failure: Failure | None = None
-
-
 class Host:
     """Hosted objects of one worker, and the seconds that the worker has worked."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.objects: dict[int, Any] = {HOST: self}
-        self.seconds = [0.0, 0.0, time.perf_counter()]
-        """The columns of the meters."""
+        self.seconds = [0.0, 0.0, time.perf_counter()]  # the columns of the meters
         self.awake_seconds = 0.0
         """Seconds for which the worker polls for the next bell before it sleeps (see `WorkerPool.keep_awake`)."""
         self._meters: mmap.mmap | bytearray = bytearray(METERS * 8)
@@ -121,22 +112,22 @@ class Host:
         seconds[column] += time.perf_counter() - began
         _METERS.pack_into(self._meters, self._offset, *seconds)
 
-    def execute(self, call: Call) -> Outcome:
-        """Answer a message. Every exception becomes an outcome, so that the worker goes on."""
+    def execute(self, call: Call) -> Reply:
+        """Answer a message. Every exception becomes a reply, so that the worker goes on."""
         try:
             target = self.objects[call.key]
-            return Outcome(getattr(target, call.method)(*call.args, **call.kwargs))
+            return Reply(self.index, getattr(target, call.method)(*call.args, **call.kwargs))
         except BaseException as error:  # SystemExit too: an object may not end its worker by raising
             leave_if_forked(error)
-            return Outcome(failure=Failure.of(error))
+            return Reply(self.index, failure=Failure.of(error))
 
-    def ring(self, key: int, argument: int) -> Outcome | None:
+    def ring(self, key: int, argument: int) -> Reply | None:
         """Answer a bell. Return None if the object returned None."""
         try:
             value = self.objects[key].ring(argument)
         except BaseException as error:
-            return Outcome(failure=Failure.of(error))
-        return None if value is None else Outcome(value)
+            return Reply(self.index, failure=Failure.of(error))
+        return None if value is None else Reply(self.index, value)
 
 
 def load_modules(modules: Iterable[str]) -> tuple[str, Failure] | None:
@@ -156,19 +147,18 @@ _MOST_BYTES = BELL.size * 16  # more would cost time: bells that are left over a
 
 
 def serve(index: int, bell: int, completion: int, channel: int) -> None:
-    """Answer requests until the bell pipe ends or a stop request arrives. Then close the hosted objects.
-
-    No process waits for an error of `close`: its last frame is written to stderr, and the exit status is 1.
-    """
+    """Answer requests until the bell pipe ends or a stop request arrives. Then close the hosted objects."""
     mark_as_worker()
     worker = _WorkerProcess(index, bell, completion, channel)
     with contextlib.suppress(BrokenPipeError, ConnectionError):  # the parent has ended
         worker.serve()
     try:
-        worker.close()
-    except Exception as error:  # any error of a hosted object
+        worker.host.close()
+    except Exception as error:  # no process waits for an error of `close`: stderr and the exit status show it
         traceback.print_exception(error, limit=-1)  # the line that raised; the frames above are ours
         raise SystemExit(1) from None
+    finally:
+        worker.channel.close()  # a forked worker has the user's warning filters, which would report it as left open
 
 
 class _WorkerProcess:
@@ -176,22 +166,11 @@ class _WorkerProcess:
         self.index = index
         self.host = Host(index)
         self._bell, self._completion = bell, completion
-        self._channel = socket.socket(fileno=channel)
+        self.channel = socket.socket(fileno=channel)
         self._stopping = False
         self._poll = select.poll()
         self._poll.register(bell, select.POLLIN)
-        self._last_was_soon = False
-        """Whether the last bell came within the time for which the worker stays awake."""
-
-    def close(self) -> None:
-        """Close the hosted objects, then the channel.
-
-        A forked worker has the warning filters of the user's program, which would report a socket that is left open.
-        """
-        try:
-            self.host.close()
-        finally:
-            self._channel.close()
+        self._last_was_soon = False  # whether the last bell came within the time for which the worker stays awake
 
     def serve(self) -> None:
         """Run the loop. A bell without a payload is answered right here: most bells are, and have to cost little."""
@@ -211,14 +190,14 @@ class _WorkerProcess:
                     value = objects[key].ring(argument)
                 except BaseException as error:
                     leave_if_forked(error)
-                    self._complete(number, Outcome(failure=Failure.of(error)))
+                    self._complete(number, Reply(index, failure=Failure.of(error)))
                     continue
                 if forked:
                     leave_if_forked()
                 if value is None:
                     write(completion, pack(index, DONE, number))
                 else:
-                    self._complete(number, Outcome(value))
+                    self._complete(number, Reply(index, value))
             host.count(MESSAGE_SECONDS if key == MESSAGE else BELL_SECONDS, began)
 
     def _poll_and_read(self) -> bytes:
@@ -235,33 +214,33 @@ class _WorkerProcess:
         self._last_was_soon = clock() - began < seconds
         return bells
 
-    def _answer_message(self) -> Outcome:
+    def _answer_message(self) -> Reply:
         """Receive a message and answer it. None in the place of a `Call` asks the worker to stop."""
-        data, fds = receive_frame(self._channel)
+        data, fds = receive_frame(self.channel)
         try:
             call = load_request(data, fds)
         except ChannelClosed:
             raise
         except BaseException as error:  # a module that cannot be imported here, a class that has changed, ...
-            return Outcome(failure=Failure.of(error))
+            return Reply(self.index, failure=Failure.of(error))
         if call is None:
             self._stopping = True
-            return Outcome()
-        outcome = self.host.execute(call)
+            return Reply(self.index)
+        reply = self.host.execute(call)
         leave_if_forked()
-        return outcome
+        return reply
 
-    def _complete(self, number: int, outcome: Outcome) -> None:
+    def _complete(self, number: int, reply: Reply) -> None:
         """Answer a request: write the completion, then send the payload if there is one."""
-        if outcome.value is None and outcome.failure is None:
+        if reply.value is None and reply.failure is None:
             os.write(self._completion, COMPLETION.pack(self.index, DONE, number))
             return
-        status = PAYLOAD if outcome.failure is None else FAILED
+        status = PAYLOAD if reply.failure is None else FAILED
         try:
-            data = dump_reply(outcome.value if outcome.failure is None else outcome.failure)
+            data = dump_reply(reply.value if reply.failure is None else reply.failure)
         except BaseException as error:
-            if outcome.failure is not None:
+            if reply.failure is not None:
                 raise
             status, data = FAILED, dump_reply(Failure.of(error))
         os.write(self._completion, COMPLETION.pack(self.index, status, number))
-        send_frame(self._channel, data)
+        send_frame(self.channel, data)

@@ -27,6 +27,7 @@ from parallel_envs.engine.channel import (
 from parallel_envs.engine.child_setup import (
     ChildDescriptors,
     ChildSettings,
+    above_standard,
     become_child,
     die_with_writer,
     kill_group,
@@ -35,8 +36,7 @@ from parallel_envs.engine.child_setup import (
     run_child,
 )
 from parallel_envs.engine.interrupts import delay_ctrl_c
-from parallel_envs.engine.messages import BELL, MESSAGE, Death, dump_request
-from parallel_envs.engine.shared_memory import SharedBlock
+from parallel_envs.engine.messages import BELL, MESSAGE, Death, SharedBlock, dump_request
 from parallel_envs.engine.supervisor import ExitReport, ForgetWorkers, ReportExit, Started, StartWorker, WatchWorker
 from parallel_envs.engine.supervisor_client import SupervisorClient, supervisor_client
 from parallel_envs.engine.worker import METERS
@@ -49,11 +49,18 @@ _FORGET_SECONDS = 2.0
 
 
 class WorkerProcess:
-    """A worker process and the user's ends of its pipes.
+    """A worker process, the user's ends of its pipes, and the requests and answers in flight.
 
     `bell` wakes the worker, `channel` carries messages, `sentinel` becomes readable when the process ends. Raises
     `WorkerStartError` if the process does not run within `timeout` seconds. With None imports may take any time, but a
     supervisor that has answered nothing for a minute is not waited for.
+
+    Attributes:
+        bells: Bells for which the pipe had no room.
+        promised: Status and number of each payload that is on its way.
+        last_received: The number of the last payload.
+        death: How the process ended, once that has been recorded.
+        killed: True if the pool killed the process.
     """
 
     def __init__(
@@ -62,6 +69,11 @@ class WorkerProcess:
         self.settings = settings
         self.method = method
         self._exit_report: ExitReport | None = None
+        self.bells: deque[bytes] = deque()
+        self.promised: deque[tuple[int, int]] = deque()
+        self.last_received = self.num_bytes = 0
+        self.death: Death | None = None
+        self.killed = False
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
             bell_read, self.bell = _pipe(theirs, undo)
             output_read, output_write = _pipe(theirs, theirs)
@@ -80,6 +92,7 @@ class WorkerProcess:
         os.set_blocking(self.bell, False)
         self.channel.setblocking(False)
         owned.add(self.sentinel)
+        self.outbox, self.inbox = Outbox(self.channel), Inbox(self.channel)
 
     def _launch(self, fds: ChildDescriptors, output_read: int, timeout: float | None) -> None:
         """Have the supervisor start the process."""
@@ -87,7 +100,7 @@ class WorkerProcess:
         request = StartWorker(self.settings, fresh_interpreter=self.method == "spawn")
         failed = f"{self.settings.name} could not be started"
         try:
-            answer, received = self._supervisor.ask(request, (*fds.fds, output_read), timeout, lets_ctrl_c_in=True)
+            answer, received = self._supervisor.ask(request, (*fds, output_read), timeout, lets_ctrl_c_in=True)
         except TimeoutError as error:
             raise WorkerStartError(f"{failed}: {error}") from error
         if not isinstance(answer, Started):
@@ -135,11 +148,8 @@ class WorkerProcess:
     def _run_forked(self, fds: ChildDescriptors, lifeline: int) -> NoReturn:
         """Turn the forked process into a worker."""
         try:
-            if lifeline <= 2:  # a number of stdin, stdout or stderr: take the same open file under another number
-                import fcntl  # exists only on systems that have worker processes
-
-                lifeline = fcntl.fcntl(lifeline, fcntl.F_DUPFD_CLOEXEC, 3)
-            close_in_child((*fds.fds, lifeline))
+            lifeline = above_standard(lifeline)
+            close_in_child((*fds, lifeline))
             fds = become_child(self.settings, fds)
             die_with_writer(lifeline)
             leave(run_child(self.settings, fds))
@@ -149,7 +159,7 @@ class WorkerProcess:
             leave(1)
 
     def is_alive(self) -> bool:
-        return self._exit_report is None and not readable(self.sentinel)
+        return self.death is None and self._exit_report is None and not readable(self.sentinel)
 
     def status(self) -> dict[str, str]:
         """Return the system's report on the process by field, or an empty dict if the process has ended."""
@@ -218,28 +228,7 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
 # ---- all processes of a pool ----------------------------------------------------------------------------------------
 
 
-class Connection:
-    """A worker process with the requests and answers in flight."""
-
-    def __init__(self, process: WorkerProcess) -> None:
-        self.process = process
-        self.outbox = Outbox(process.channel)
-        self.inbox = Inbox(process.channel)
-        self.bells: deque[bytes] = deque()
-        """Bells for which the pipe had no room."""
-        self.promised: deque[tuple[int, int]] = deque()
-        """Status and number of each payload that is on its way."""
-        self.last_received = 0
-        """The number of the last payload."""
-        self.death: Death | None = None
-        self.killed = False
-        self.num_bytes = 0
-
-    def is_alive(self) -> bool:
-        return self.death is None and self.process.is_alive()
-
-
-class Connections:
+class WorkerProcesses:
     """The worker processes of a pool, their shared pipes and memory. Outlives the pool until all processes have ended.
 
     All workers write completions to one pipe, and their stacks (on `STACK_SIGNAL`) to another.
@@ -248,7 +237,7 @@ class Connections:
     def __init__(self, num_workers: int) -> None:
         self.owner = os.getpid()
         self.stopped = False
-        self.workers: list[Connection] = []
+        self.workers: list[WorkerProcess] = []
         self.block = SharedBlock.create(num_workers * METERS * 8)
         with contextlib.ExitStack() as undo:
             undo.callback(self.block.close)
@@ -269,56 +258,52 @@ class Connections:
             return
         if self.owner != os.getpid():  # a process forked from the owner's has nothing to end
             for worker in self.workers:
-                worker.process.channel.detach()  # otherwise Python warns that it was not closed
+                worker.channel.detach()  # otherwise Python warns that it was not closed
             return
         deadline = time.monotonic() + timeout
         try:
             self.stopped = True
-            for worker in filter(Connection.is_alive, self.workers):
+            for worker in filter(WorkerProcess.is_alive, self.workers):
                 # An error means that it has ended or its pipe is full: then the next step ends it.
                 with contextlib.suppress(OSError):
                     worker.outbox.put(dump_request(None)[0])
-                    os.write(worker.process.bell, BELL.pack(MESSAGE, 0, 0))
+                    os.write(worker.bell, BELL.pack(MESSAGE, 0, 0))
             self._await_ends(deadline - 0.4 * timeout)
-            self._signal(signal.SIGTERM, deadline - 0.2 * timeout)
+            self._await_ends(deadline - 0.2 * timeout, signal.SIGTERM)
         finally:  # a Ctrl-C skips the steps that are left, except for the last
             with delay_ctrl_c():
                 until = max(deadline, time.monotonic() + _LEAST_KILL_SECONDS)
-                self._signal(signal.SIGKILL, until)
+                self._await_ends(until, signal.SIGKILL)
                 self._release(until)
 
-    def _signal(self, number: int, until: float) -> None:
-        for worker in filter(Connection.is_alive, self.workers):
-            worker.process.signal(number)
-        self._await_ends(until)
-
-    def _await_ends(self, until: float) -> None:
-        """Wait until every process has ended, and drop their output so that no process is held up by a full pipe."""
-        while living := list(filter(Connection.is_alive, self.workers)):
+    def _await_ends(self, until: float, number: int = 0) -> None:
+        """Send all the signal `number`, wait until all have ended, and drop their output: a full pipe holds one up."""
+        for worker in self.workers if number else ():
+            worker.signal(number)
+        while living := list(filter(WorkerProcess.is_alive, self.workers)):
             remaining = until - time.monotonic()
             if remaining <= 0:
                 return
             poller = Poller()
             poller.watch(self.completion_read, READ)
             for worker in living:
-                poller.watch(worker.process.sentinel, READ)
-                poller.watch(worker.process.channel.fileno(), READ | (WRITE if worker.outbox else 0))
+                poller.watch(worker.sentinel, READ)
+                poller.watch(worker.channel.fileno(), READ | (WRITE if worker.outbox else 0))
             for fd, _ in poller.wait(remaining):
                 if fd == self.completion_read:
                     os.read(fd, 65536)
                 for worker in living:
-                    if worker.process.channel.fileno() == fd:
+                    if worker.channel.fileno() == fd:
                         with contextlib.suppress(OSError):  # the channel is closed, or has nothing more
                             worker.outbox.flush()
-                            worker.process.channel.recv(1 << 20)
+                            worker.channel.recv(1 << 20)
             poller.close()
 
     def _release(self, until: float) -> None:
         """Close everything. Have the supervisor print the workers' last output, and wait for that until `until`."""
         for worker in self.workers:
             worker.outbox.close()
-        left = [worker.process for worker in self.workers if worker.death is None]
-        left = [process for process in left if process._exit_report is None]
+        left = [worker for worker in self.workers if worker.death is None and worker._exit_report is None]
         pids: dict[SupervisorClient, list[int]] = {}
         for process in left:
             pids.setdefault(process._supervisor, []).append(process.pid)

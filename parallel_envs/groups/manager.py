@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parallel_envs.choices import GroupMode
-from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine.interrupts import delay_ctrl_c
 from parallel_envs.errors import ClosedError
 from parallel_envs.groups.episode import (
@@ -44,7 +43,7 @@ from parallel_envs.groups.registry import EnvSpec, read_env_specs
 from parallel_envs.groups.transport import MAKING, REPLAYING, Job, Played
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords
-from parallel_envs.threads import CallGuard, in_turn
+from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn
 
 if TYPE_CHECKING:
     from pathlib import Path

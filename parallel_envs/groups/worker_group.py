@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from parallel_envs.choices import StartMethod
 from parallel_envs.engine import HOST, Call, PoolSettings, Reply, SharedBlock, WorkerPool, cores_here, open_pool
 from parallel_envs.engine.interrupts import delay_ctrl_c
-from parallel_envs.engine.placement import current_core
+from parallel_envs.engine.pool import current_core
 from parallel_envs.errors import ClosedError, WorkerStartError
 from parallel_envs.groups.env_host import EnvHost
 from parallel_envs.groups.failures import EnvFailure

@@ -27,7 +27,6 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import create_empty_array
 
 from parallel_envs.choices import OnDivergence, Strategy, UpdateModeName, words
-from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.agent import AgentLearner, EpisodeTracker
@@ -39,7 +38,7 @@ from parallel_envs.learners.updates.mode import UpdateFailed
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords, unknown_keyword
-from parallel_envs.threads import CallGuard, one_thread
+from parallel_envs.threads import CallGuard, ClosedAtExit, one_thread
 from parallel_envs.vector.checks import check_count, choice, optional_seconds
 from parallel_envs.wrappers import WrappedMultiAgentPolicy
 

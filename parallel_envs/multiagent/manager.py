@@ -15,7 +15,6 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from parallel_envs.choices import Autoreset, Turns
-from parallel_envs.closing import ClosedAtExit
 from parallel_envs.errors import EnvError, WorkerDied
 from parallel_envs.multiagent.agent_layout import Agent, AgentResults, Flags, JointObservations, Kind
 from parallel_envs.multiagent.final_infos import AgentMasks, Infos, SplitByAgent
@@ -23,7 +22,7 @@ from parallel_envs.multiagent.fixed_agents import FixedAgents
 from parallel_envs.multiagent.joint_env import JointFactory, OnJoint, TaskOfJoint, joint_factories
 from parallel_envs.multiagent.open_agents import OpenAgents
 from parallel_envs.spelling import unknown_keyword
-from parallel_envs.threads import one_thread
+from parallel_envs.threads import ClosedAtExit, one_thread
 from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.arguments import Options, reset_arguments, some_envs
 from parallel_envs.vector.checks import env_names, optional_wait

@@ -20,54 +20,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from parallel_envs.lazy import on_first_use as _on_first_use
-from parallel_envs.testing.conformance import Difference, assert_same_batch, check_vector_env, first_difference
-from parallel_envs.testing.families import BanditEnv, GridNaviEnv, PointRobotEnv, TabularMDP, TabularMDPEnv
-from parallel_envs.testing.scripted import (
-    FAULTS_AT,
-    Fault,
-    FaultyEnv,
-    InfoKind,
-    Moment,
-    RewardKind,
-    ScriptedEnv,
-)
+from parallel_envs.testing.conformance import Difference as Difference
+from parallel_envs.testing.conformance import assert_same_batch as assert_same_batch
+from parallel_envs.testing.conformance import check_vector_env as check_vector_env
+from parallel_envs.testing.conformance import first_difference as first_difference
+from parallel_envs.testing.families import BanditEnv as BanditEnv
+from parallel_envs.testing.families import GridNaviEnv as GridNaviEnv
+from parallel_envs.testing.families import PointRobotEnv as PointRobotEnv
+from parallel_envs.testing.families import TabularMDP as TabularMDP
+from parallel_envs.testing.families import TabularMDPEnv as TabularMDPEnv
+from parallel_envs.testing.scripted import FAULTS_AT as FAULTS_AT
+from parallel_envs.testing.scripted import Fault as Fault
+from parallel_envs.testing.scripted import FaultyEnv as FaultyEnv
+from parallel_envs.testing.scripted import InfoKind as InfoKind
+from parallel_envs.testing.scripted import Moment as Moment
+from parallel_envs.testing.scripted import RewardKind as RewardKind
+from parallel_envs.testing.scripted import ScriptedEnv as ScriptedEnv
 
 if TYPE_CHECKING:
-    from parallel_envs.testing.ant_direction import AntDirection
-    from parallel_envs.testing.matrix_games import MatrixGame
-    from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
+    from parallel_envs.testing.ant_direction import AntDirection as AntDirection
+    from parallel_envs.testing.matrix_games import MatrixGame as MatrixGame
+    from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv as ScriptedAgentsEnv
+    from parallel_envs.testing.scripted_agents import Stay as Stay
 
-__all__ = [
-    "FAULTS_AT",
-    "AntDirection",
-    "BanditEnv",
-    "Difference",
-    "Fault",
-    "FaultyEnv",
-    "GridNaviEnv",
-    "InfoKind",
-    "MatrixGame",
-    "Moment",
-    "PointRobotEnv",
-    "RewardKind",
-    "ScriptedAgentsEnv",
-    "ScriptedEnv",
-    "Stay",
-    "TabularMDP",
-    "TabularMDPEnv",
-    "assert_same_batch",
-    "check_vector_env",
-    "first_difference",
-]
-
-
-_LOADED_ON_FIRST_USE = {
+_HOMES = {  # modules that load MuJoCo or PettingZoo
     "AntDirection": "ant_direction",
     "MatrixGame": "matrix_games",
     "ScriptedAgentsEnv": "scripted_agents",
     "Stay": "scripted_agents",
     "TupleAgents": "tuple_agents",  # deprecated: it is in parallel_envs.multiagent
 }
-"""Names whose modules load MuJoCo or PettingZoo."""
 
-__getattr__, __dir__ = _on_first_use(__name__, _LOADED_ON_FIRST_USE)
+__getattr__, __dir__ = _on_first_use(__name__, _HOMES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
@@ -119,8 +118,6 @@ _DEFINITION_NAMES = (
 )
 _RESET_NAMES = ("observations", "infos")
 _STEP_NAMES = ("observations", "rewards", "terminations", "truncations", "infos")
-_SECOND_EPISODE_STEPS = 10
-"""Number of steps of an episode that are compared after a second reset with the same seed."""
 
 
 def check_vector_env(
@@ -139,8 +136,7 @@ def check_vector_env(
     resets one env in the middle of an episode, and later resets all envs without a seed; in the mode DISABLED it resets
     ended envs after each step. Unless `copy=False`, earlier results must not have changed when all steps are done.
 
-    The env must be deterministic: the same seed and actions give the same results. An env that plays another episode
-    after a second reset with the same seed gets a warning: its episodes depend on how it was used before.
+    The env must be deterministic: the same seed and actions give the same results.
 
     Args:
         make: a factory of your env, or one factory for each env.
@@ -150,7 +146,11 @@ def check_vector_env(
         make_vector: takes the list of factories and the settings; `ParallelEnvManager` by default.
         settings: for `make_vector`; `autoreset_mode` and `observation_mode` go to `SyncVectorEnv` as well.
     """
-    factories = _factories(make, num_envs)
+    given: Any = make
+    factories: list[Any] = list(given) if isinstance(given, Sequence) else [given] * num_envs
+    if not factories or not all(map(callable, factories)):
+        name = f"lambda: gymnasium.make({given!r})" if isinstance(given, str) else "your env's class"
+        raise TypeError(f"make={make!r} makes no env. Give a function that does, such as {name}, or a list of them.")
     if make_vector is None:
         from parallel_envs import ParallelEnvManager  # late: workers that import envs from here do not need it
 
@@ -164,24 +164,10 @@ def check_vector_env(
         comparison.run(seed, num_steps)
         if settings.get("copy", True):
             comparison.check_unchanged()
-    _warn_of_hidden_state(factories[0], seed)
-
-
-def _factories(make: Any, num_envs: Any) -> list[EnvFactory]:
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-        raise ValueError(f"num_envs={num_envs!r} is not a number of envs. Give a whole number from 1 up.")
-    factories = [make] * num_envs if callable(make) or not isinstance(make, Sequence) else list(make)
-    if isinstance(make, str) or not factories or not all(map(callable, factories)):
-        name = f"lambda: gymnasium.make({make!r})" if isinstance(make, str) else "your env's class"
-        raise TypeError(f"make={make!r} makes no env. Give a function that does, such as {name}, or a list of them.")
-    return factories
 
 
 class _Copying(gym.Wrapper[Any, Any, Any, Any]):
-    """Env that returns copies of observation and info, and the reward as one number.
-
-    `SyncVectorEnv` keeps references over the reset of an ended env, and cannot take rewards of shape (1,).
-    """
+    """Env with copied results, plain rewards: `SyncVectorEnv` keeps references and takes no rewards of shape (1,)."""
 
     def __init__(self, factory: EnvFactory) -> None:
         super().__init__(factory())
@@ -192,30 +178,6 @@ class _Copying(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         return deepcopy(observation), np.asarray(reward).item(), terminated, truncated, deepcopy(info)
-
-
-def _warn_of_hidden_state(factory: EnvFactory, seed: int) -> None:
-    """Warn if an env plays another episode when it is reset once more with the same seed."""
-    episodes: list[list[Any]] = []
-    with closing(_Copying(factory)) as env:
-        actions = deepcopy(env.action_space)
-        for _ in range(2):
-            episode: list[Any] = [env.reset(seed=seed)]
-            actions.seed(seed)
-            for _ in range(_SECOND_EPISODE_STEPS):
-                result = env.step(actions.sample())
-                episode.append(result)
-                if result[2] or result[3]:
-                    break
-            episodes.append(episode)
-    difference = first_difference(episodes[1], episodes[0])
-    if difference is not None:
-        warnings.warn(
-            f"{env!r} plays another episode when it is reset a second time with seed {seed}: at [number of calls]"
-            f"{difference}. Its episodes depend on how it was used before. Have `reset` begin anew whatever is random "
-            "or counted, or make the env anew for each seed.",
-            stacklevel=3,
-        )
 
 
 class _Comparison:
@@ -261,8 +223,7 @@ class _Comparison:
             difference = first_difference(one, other)
             if difference is not None:
                 env = self.env_of(name, one, other, difference)
-                place = f"{name}{difference}" if env is None else f"env {env}: {name}{difference}"
-                raise AssertionError(f"At {moment}, {place}")
+                raise AssertionError(f"At {moment}, {'' if env is None else f'env {env}: '}{name}{difference}")
         self.results.append((moment, actual, expected))
 
     def env_of(self, name: str, actual: Any, expected: Any, difference: Difference) -> int | None:

@@ -37,6 +37,29 @@ Cell = tuple[int, int]
 Point = tuple[float, float]
 
 
+class _Family(gym.Env[Observation, Any]):
+    """Env whose episodes begin with `_start()` and are truncated after `horizon` steps."""
+
+    horizon: int
+    _elapsed = 0
+
+    def _start(self) -> None:
+        raise NotImplementedError
+
+    def _observation(self) -> Observation:
+        raise NotImplementedError
+
+    def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Observation, Info]:
+        super().reset(seed=seed)
+        self._elapsed = 0
+        self._start()
+        return self._observation(), {}
+
+    def _results(self, reward: float) -> Step:
+        self._elapsed += 1
+        return self._observation(), reward, False, self._elapsed >= self.horizon, {}
+
+
 class BanditEnv(gym.Env[Observation, Any]):
     """Bernoulli arms. An episode is one pull, after which it is terminated.
 
@@ -101,7 +124,7 @@ class TabularMDP:
         return hash(tuple(np.ravel(self.rewards).tolist()))
 
 
-class TabularMDPEnv(gym.Env[Observation, Any]):
+class TabularMDPEnv(_Family):
     """Random MDPs as in Duan et al. 2016, "RL^2". An episode starts in state 0 and is truncated at the horizon.
 
     Task: a `TabularMDP`; its transitions are sampled from Dirichlet(1), its mean rewards from Normal(1, 1).
@@ -115,7 +138,6 @@ class TabularMDPEnv(gym.Env[Observation, Any]):
         self.observation_space = spaces.Box(0.0, 1.0, (num_states,), np.float32)
         self.action_space = spaces.Discrete(num_actions)
         self._state = 0
-        self._elapsed = 0
         self.reset_task(self.sample_tasks(1, num_states=num_states, num_actions=num_actions)[0])
 
     @staticmethod
@@ -127,33 +149,6 @@ class TabularMDPEnv(gym.Env[Observation, Any]):
         return [task(stream) for stream in task_streams("tabular MDP", num_tasks, seed)]
 
     def reset_task(self, task: Any) -> None:
-        self._task = self._checked(task)
-        summed = self._task.transitions.cumsum(axis=-1)
-        self._summed = summed / summed[..., -1:]  # ends with exactly 1.0, so that every random number finds a state
-
-    def get_task(self) -> TabularMDP:
-        return self._task
-
-    def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Observation, Info]:
-        super().reset(seed=seed)
-        self._state = 0
-        self._elapsed = 0
-        return self._observation(), {}
-
-    def step(self, action: Any) -> Step:
-        reward = float(self.np_random.normal(self._task.rewards[self._state, action], 1.0))
-        chances = self._summed[self._state, action]
-        self._state = int(chances.searchsorted(self.np_random.random(), side="right"))
-        self._elapsed += 1
-        return self._observation(), reward, False, self._elapsed >= self.horizon, {}
-
-    def _observation(self) -> Observation:
-        observation = np.zeros(self.num_states, np.float32)
-        observation[self._state] = 1.0
-        return observation
-
-    def _checked(self, task: Any) -> TabularMDP:
-        """Return a read-only copy of the task. Raise ValueError if it is not a task of this env."""
         advice = f"TabularMDPEnv.sample_tasks(1, num_states={self.num_states}, num_actions={self.num_actions})"
         if not isinstance(task, TabularMDP):
             raise ValueError(f"task={task!r} is not a TabularMDP. Give one, such as of {advice}.")
@@ -165,18 +160,36 @@ class TabularMDPEnv(gym.Env[Observation, Any]):
                 f"and {shape}: {task!r}. Give a task of this size, such as of {advice}."
             )
         sums = transitions.sum(axis=-1)  # they may differ from 1 by the error of single precision
-        right = (transitions >= 0.0).all(axis=-1) & np.isclose(sums, 1.0, atol=1e-5)
-        if not right.all():
-            state, action = (int(index) for index in np.argwhere(~right)[0])
+        wrong = np.argwhere((transitions < 0.0).any(axis=-1) | ~np.isclose(sums, 1.0, atol=1e-5))
+        if len(wrong):
             raise ValueError(
-                f"The task's transitions[{state}, {action}] are {transitions[state, action].tolist()}, which are not "
+                f"The task's transitions{wrong[0].tolist()} are {transitions[tuple(wrong[0])].tolist()}, which are not "
                 "probabilities. Give numbers from 0 to 1 whose sum is 1."
             )
         transitions.flags.writeable = rewards.flags.writeable = False
-        return TabularMDP(transitions, rewards)
+        self._task = TabularMDP(transitions, rewards)
+        summed = self._task.transitions.cumsum(axis=-1)
+        self._summed = summed / summed[..., -1:]  # ends with exactly 1.0, so that every random number finds a state
+
+    def get_task(self) -> TabularMDP:
+        return self._task
+
+    def _start(self) -> None:
+        self._state = 0
+
+    def step(self, action: Any) -> Step:
+        reward = float(self.np_random.normal(self._task.rewards[self._state, action], 1.0))
+        chances = self._summed[self._state, action]
+        self._state = int(chances.searchsorted(self.np_random.random(), side="right"))
+        return self._results(reward)
+
+    def _observation(self) -> Observation:
+        observation = np.zeros(self.num_states, np.float32)
+        observation[self._state] = 1.0
+        return observation
 
 
-class GridNaviEnv(gym.Env[Observation, Any]):
+class GridNaviEnv(_Family):
     """A grid with a hidden goal, as in Zintgraf et al. 2020, "VariBAD". Starts at (0, 0); truncated at the horizon.
 
     Task: the goal, a cell (x, y) other than the start and its 3 neighbours; sampled uniformly.
@@ -193,7 +206,6 @@ class GridNaviEnv(gym.Env[Observation, Any]):
         self.observation_space = spaces.Box(0.0, size - 1.0, (2,), np.float32)
         self.action_space = spaces.Discrete(len(self._MOVES))
         self._cell: Cell = (0, 0)
-        self._elapsed = 0
         self.reset_task(self.sample_tasks(1, size=size)[0])
 
     @classmethod
@@ -223,24 +235,19 @@ class GridNaviEnv(gym.Env[Observation, Any]):
         """Return whether the agent stands on the goal now."""
         return self._cell == self._goal
 
-    def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Observation, Info]:
-        super().reset(seed=seed)
+    def _start(self) -> None:
         self._cell = (0, 0)
-        self._elapsed = 0
-        return self._observation(), {}
 
     def step(self, action: Any) -> Step:
         (x, y), (right, up), last = self._cell, self._MOVES[action], self.size - 1
         self._cell = (min(max(x + right, 0), last), min(max(y + up, 0), last))
-        self._elapsed += 1
-        reward = 1.0 if self.is_goal_state() else -0.1
-        return self._observation(), reward, False, self._elapsed >= self.horizon, {}
+        return self._results(1.0 if self.is_goal_state() else -0.1)
 
     def _observation(self) -> Observation:
         return np.array(self._cell, np.float32)
 
 
-class PointRobotEnv(gym.Env[Observation, Any]):
+class PointRobotEnv(_Family):
     """A point in the plane that searches a hidden goal. Starts at (0, 0); truncated at the horizon.
 
     Task: the goal (x, y), any point; sampled uniformly from the half of the unit circle with y from 0 up.
@@ -260,7 +267,6 @@ class PointRobotEnv(gym.Env[Observation, Any]):
         self.observation_space = spaces.Box(-self._reach, self._reach, (2,), np.float32)
         self.action_space = spaces.Box(-self._MOST_MOVE, self._MOST_MOVE, (2,), np.float32)
         self._position = np.zeros(2)
-        self._elapsed = 0
         self.reset_task(self.sample_tasks(1)[0])
 
     @staticmethod
@@ -281,19 +287,14 @@ class PointRobotEnv(gym.Env[Observation, Any]):
         """Return whether the point is within the goal's radius now."""
         return self._distance() <= self.goal_radius
 
-    def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Observation, Info]:
-        super().reset(seed=seed)
+    def _start(self) -> None:
         self._position = np.zeros(2)
-        self._elapsed = 0
-        return self._observation(), {}
 
     def step(self, action: Any) -> Step:
         move = np.clip(np.asarray(action, np.float64), -self._MOST_MOVE, self._MOST_MOVE)
         self._position = np.clip(self._position + move, -self._reach, self._reach)  # a rounding may lead beyond
-        self._elapsed += 1
         distance = self._distance()
-        reward = (1.0 - distance if distance <= self.goal_radius else 0.0) if self.sparse else -distance
-        return self._observation(), reward, False, self._elapsed >= self.horizon, {}
+        return self._results((1.0 - distance if distance <= self.goal_radius else 0.0) if self.sparse else -distance)
 
     def _distance(self) -> float:
         return float(np.hypot(*(self._position - self._goal)))

@@ -85,15 +85,10 @@ class ScriptedEnv(gym.Env[Any, Any]):
             self.default_observation_space if observation_space is None else observation_space
         )
         self.action_space = deepcopy(self.default_action_space if action_space is None else action_space)
-        self.episode_lengths = tuple(episode_lengths)
-        self.endings = tuple(endings)
-        self.reward_kinds = tuple(rewards)
-        self.info_kinds = tuple(infos)
-        self.reuse_buffers = reuse_buffers
-        self.render_mode = render_mode
-        self.episode = -1
-        self.elapsed = 0
-        self.ended = True
+        self.episode_lengths, self.endings = tuple(episode_lengths), tuple(endings)
+        self.reward_kinds, self.info_kinds = tuple(rewards), tuple(infos)
+        self.reuse_buffers, self.render_mode = reuse_buffers, render_mode
+        self.episode, self.elapsed, self.ended = -1, 0, True
         self.last_action: Any = None
         self._digest = b""
         self._sampler = deepcopy(self.observation_space)
@@ -106,7 +101,7 @@ class ScriptedEnv(gym.Env[Any, Any]):
         self.episode = self.episode + 1 if seed is None else 0
         self.elapsed = 0
         self.ended = False
-        self._digest = _digest(self._script(), self.episode, options)
+        self._digest = _digest(self.np_random_seed, self.episode, options)  # Gymnasium samples a seed if none was given
         return self._observe(), self._inform()
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -116,7 +111,7 @@ class ScriptedEnv(gym.Env[Any, Any]):
         self.elapsed += 1
         self.last_action = action
         self._digest = _digest(self._digest, action)
-        turn = self._script() + self.episode
+        turn = self.np_random_seed + self.episode
         self.ended = self.elapsed >= self.episode_lengths[turn % len(self.episode_lengths)]
         ending = self.endings[turn % len(self.endings)] if self.ended else None
         terminated, truncated = ending in ("terminated", "both"), ending in ("truncated", "both")
@@ -131,10 +126,6 @@ class ScriptedEnv(gym.Env[Any, Any]):
     def echo(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, to show that a call arrived whole."""
         return args, kwargs
-
-    def _script(self) -> int:
-        """Return the seed of the env. Gymnasium samples one if none was ever given."""
-        return self.np_random_seed
 
     def _key(self) -> int:
         return int.from_bytes(self._digest[:4], "little")
@@ -228,8 +219,7 @@ def _refilled(buffer: Any, value: Any) -> Any:
 
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
-EXIT_CODE: Final = 17
-"""Exit status of `Fault.OS_EXIT` and `Fault.SYSTEM_EXIT`."""
+EXIT_CODE: Final = 17  # exit status of `Fault.OS_EXIT` and `Fault.SYSTEM_EXIT`
 
 
 class Fault(Enum):
@@ -316,11 +306,7 @@ class FaultyEnv(ScriptedEnv):
         self.fault, self.moment = Fault(fault), Moment(moment)
         if self.fault not in FAULTS_AT[self.moment]:
             raise ValueError(f"{self.fault} cannot happen at {self.moment}. See testing.FAULTS_AT.")
-        self.at = at
-        self.seconds = seconds
-        self.num_bytes = num_bytes
-        self.once = once
-        self.occurrences = 0
+        self.at, self.seconds, self.num_bytes, self.once, self.occurrences = at, seconds, num_bytes, once, 0
         self.metadata = {**self.metadata, **_huge(self._reach(Moment.CONSTRUCTOR))}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -344,7 +330,6 @@ class FaultyEnv(ScriptedEnv):
         return self._reach(Moment.CALL)
 
     def close(self) -> None:
-        """Close, or break."""
         self._reach(Moment.CLOSE)
         super().close()
 

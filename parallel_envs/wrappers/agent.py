@@ -11,9 +11,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import Unpicklable, user_stacklevel
 from parallel_envs.policies import AgentPolicy
+from parallel_envs.threads import ClosedAtExit
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.local import PerAgentSequentialWrapper
 from parallel_envs.wrappers.pool import PolicyPool

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import PoolSettings, WorkerPool, open_pool
 from parallel_envs.errors import ClosedError
 from parallel_envs.spelling import suggests_keywords
-from parallel_envs.threads import CallGuard, in_turn
+from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn
 
 
 class Threads:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peers import PEERS
-from parallel_envs.bench.measure import run_steps
+from benchmarks.plan import run_steps
 from parallel_envs.bench.runners import InProcess, Runner, Workload
 
 Observation = NDArray[np.float32]

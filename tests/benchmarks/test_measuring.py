@@ -16,21 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.plan import run_once, run_steps
 from benchmarks.startup import GYMNASIUM_FORK, Line, measure_startup
 from parallel_envs.bench import machine
 from parallel_envs.bench.envs import SpinEnv, resolve
-from parallel_envs.bench.measure import (
-    MeasurementFailed,
-    Slice,
-    interleave,
-    paired_ratio,
-    run_for,
-    run_once,
-    run_steps,
-    spread,
-)
+from parallel_envs.bench.measure import MeasurementFailed, Slice, interleave, paired_ratio, run_for, spread
 from parallel_envs.bench.runners import InProcess, Workload
-from parallel_envs.bench.suggest import Setting, Trial, advise, best, settings_to_try
+from parallel_envs.bench.step import Setting, Trial, advise, best, settings_to_try
 from parallel_envs.bench.turns import Driver
 from tests.benchmarks.stages import Broken, NotingItsProcess, make_exiting
 

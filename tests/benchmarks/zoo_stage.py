@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.plan import run_steps
 from benchmarks.zoo import (
     OURS_EACH,
     OURS_FEW,
@@ -19,7 +20,6 @@ from benchmarks.zoo import (
     make_zoo_workload,
 )
 from parallel_envs.bench.envs import EnvChoice
-from parallel_envs.bench.measure import run_steps
 from parallel_envs.bench.runners import Runner, Workload
 
 NUM_AGENTS = 3

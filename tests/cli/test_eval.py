@@ -23,7 +23,7 @@ from parallel_envs.cli.outputs import Threshold
 from parallel_envs.evaluation import EvaluationResult
 from parallel_envs.evaluation import evaluate as play
 from parallel_envs.evaluation.recordings import read_episode
-from parallel_envs.shell_commands import shell_command
+from parallel_envs.extras import shell_command
 from tests.cli.test_tool import command, told
 
 CART = ("-m", "CartPole-v1")

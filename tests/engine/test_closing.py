@@ -129,7 +129,7 @@ def test_with_no_time_at_all_the_workers_still_end_and_no_descriptor_stays_open(
     pool.close(timeout=0.0)
     assert all(ends_within(pid, SOON_SECONDS) for pid in pids)
     pool.close(timeout=0.0)
-    processes = [line.process for line in vars(pool)["_connections"]]
+    processes = list(vars(pool)["_processes"])
     assert all(process.channel.fileno() < 0 for process in processes)
     for process in processes:
         process.exit_report()

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from parallel_envs.engine import HOST, Call, SharedBlock
-from parallel_envs.engine.worker import BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE, METERS, Host, Outcome
+from parallel_envs.engine.messages import Reply
+from parallel_envs.engine.worker import BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE, METERS, Host
 from tests.engine.hosted import TOLD, Closing, Echo, FailingAtClose, Raiser
 
 
@@ -22,9 +23,9 @@ def hosting(*objects: object) -> Host:
 
 def test_a_host_answers_for_itself_under_its_own_key() -> None:
     host = Host(0)
-    assert host.execute(Call(HOST, "build", (5, Echo))) == Outcome()
-    assert host.ring(5, 7) == Outcome(7)
-    assert host.execute(Call(HOST, "drop", (5,))) == Outcome()
+    assert host.execute(Call(HOST, "build", (5, Echo))) == Reply(host.index)
+    assert host.ring(5, 7) == Reply(host.index, 7)
+    assert host.execute(Call(HOST, "drop", (5,))) == Reply(host.index)
     assert 5 not in host.objects
 
 
@@ -62,7 +63,7 @@ def test_all_objects_are_closed_before_the_first_error_is_raised(tmp_path: Path)
     host.close()
 
 
-def test_a_bell_without_payload_has_no_outcome() -> None:
+def test_a_bell_without_payload_has_no_reply() -> None:
     assert hosting(Echo()).ring(1, 0) is None
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from parallel_envs.engine import Meters, cores_here, pin_workers
-from parallel_envs.engine.placement import SHORT_SECONDS, cores_are_shared, current_core, plan_cores, wake_orders
+from parallel_envs.engine.pool import SHORT_SECONDS, cores_are_shared, current_core, plan_cores, wake_orders
 from tests.engine.asking import host, kill, run, settled
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo

@@ -49,7 +49,7 @@ class Drifting(ScriptedEnv):
     def step(self, action: Any) -> Any:
         self.elapsed += 1
         self.at = np.clip(0.9 * self.at + 0.05 * np.mean(action), -1, 1).astype(np.float32)
-        self.ended = self.elapsed >= self.episode_lengths[self._script() % len(self.episode_lengths)]
+        self.ended = self.elapsed >= self.episode_lengths[self.np_random_seed % len(self.episode_lengths)]
         return self.at, float(np.mean(action)), self.ended, False, {}
 
 

@@ -129,24 +129,3 @@ def test_both_are_closed_after_a_failure() -> None:
 def test_what_makes_no_env_is_refused(make: Any) -> None:
     with pytest.raises(TypeError, match=r"makes no env\. Give a function"):
         check_vector_env(make)
-
-
-class ResetCountingEnv(ScriptedEnv):
-    """Its episodes depend on how many came before."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_resets = 0
-
-    def reset(self, **arguments: Any) -> Any:
-        self.num_resets += 1
-        observation, info = super().reset(**arguments)
-        return observation + self.num_resets, info
-
-
-def test_an_env_that_counts_its_resets_gets_a_warning() -> None:
-    with pytest.warns(
-        UserWarning, match=r"(?s)ResetCounting.*reset a second time with seed 3.*calls\]\[0\]\[0\]"
-    ) as warned:
-        check_vector_env(ResetCountingEnv, 3, 10, make_vector=SyncVectorEnv)
-    assert [one.filename for one in warned] == [__file__]
