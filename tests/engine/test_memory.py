@@ -56,19 +56,6 @@ def test_a_block_may_be_closed_as_soon_as_it_was_sent(open_any: Open) -> None:
     assert ours[0] == 7.5
 
 
-def test_arrays_outlive_their_block_and_the_worker(open_processes: Open) -> None:
-    pool = open_processes()
-    block = SharedBlock.create(80)
-    ours = block.array("f8", (10,))
-    settled(pool, pool.call(0, host(pool, BlockKeeper, block), "write", 0, 7.5))
-    block.close()
-    del block
-    gc.collect()
-    pool.close()
-    assert ours[0] == 7.5
-    ours[1] = 3.0
-
-
 def test_memory_goes_with_its_last_array() -> None:
     block = SharedBlock.create(1 << 20)
     array = block.array("u1", (1 << 20,))
@@ -83,15 +70,6 @@ def test_memory_goes_with_its_last_array() -> None:
 
 def _is_mapped(inode: int) -> bool:
     return any(line.split()[4] == str(inode) for line in Path("/proc/self/maps").read_text().splitlines())
-
-
-def test_memory_has_no_name(open_processes: Open) -> None:
-    before = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()  # noqa: PTH208  # names are the fact
-    pool = open_processes()
-    block = SharedBlock.create(1 << 20)
-    host(pool, BlockKeeper, block)
-    assert (set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()) == before  # noqa: PTH208
-    block.close()
 
 
 def test_without_memfd_a_file_without_a_name_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
-from tests.engine.asking import SOON_SECONDS, ends_within, kill
-from tests.engine.scripts import run_script
+from tests.engine.asking import SOON_SECONDS, WAIT_SECONDS, ends_within, kill
+from tests.engine.scripts import run_script, running_script
 
 # ---- beginning -----------------------------------------------------------------------------------
 
@@ -36,11 +40,11 @@ def test_a_script_that_has_closed_its_standard_streams_has_workers(method: str, 
     assert done.returncode == 23
 
 
-def test_a_script_needs_no_guard_and_no_worker_runs_it_again(method: str, tmp_path: Path) -> None:
+def test_no_worker_runs_the_script_again_or_prints_what_it_had_not_flushed(method: str, tmp_path: Path) -> None:
     done = run_script(
         tmp_path,
         """
-        print("the script runs")
+        sys.stdout.write("the script runs\\n")  # it is not flushed before the workers begin
 
         class Made:
             def __init__(self, number):
@@ -99,21 +103,6 @@ def test_what_workers_write_goes_to_stderr_with_their_names_and_no_line_is_lost_
     assert (done.stdout, done.returncode) == ("to stdout, by the script\n", 0)
 
 
-def test_what_the_script_had_not_flushed_is_printed_once(method: str, tmp_path: Path) -> None:
-    done = run_script(
-        tmp_path,
-        """
-        sys.stdout.write("still in the buffer\\n")
-        pool, key = opened(2, dict)
-        pool.close()
-        pool, key = opened(1, dict)
-        pool.wait(pool.call(0, key, "no such method"))
-        """,
-        method,
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("still in the buffer\n", "", 0)
-
-
 # ---- ending --------------------------------------------------------------------------------------
 
 ENDINGS = {
@@ -147,3 +136,67 @@ def test_a_script_that_does_not_close_leaves_nothing_and_prints_nothing(
     assert left == []
     assert done.returncode == returncode
     assert done.stderr.splitlines()[-1:] == (["ValueError: of the script"] if "error" in ending else [])
+
+
+GONE_SECONDS = 2.0
+
+WORKERS = {
+    "idle": "pass",
+    "asleep": "pool.ring(key)",
+    "in a loop": "pool.call(0, key, 'spin'); pool.call(1, key, 'spin')",
+    "with children": "pool.wait(pool.call_all(key, 'start')); pool.ring(key)",
+    "stopped": "os.kill(pool.pid(0), signal.SIGSTOP); os.kill(pool.pid(1), signal.SIGSTOP)",
+    "amid huge replies": "pool.call_all(key, 'much'); pool.pump(10.0)",
+}
+SCRIPT = """
+class Object:
+    def ring(self, argument):
+        time.sleep(1000)
+    def spin(self):
+        while True:
+            pass
+    def start(self):
+        os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000")
+    def much(self):
+        return bytes(64 << 20)
+
+pool, key = opened(2, Object)
+{work}
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+CASES: list[Any] = [("fork", work, signal.SIGKILL) for work in WORKERS]
+CASES += [(one, "with children", signal.SIGKILL) for one in ("forkserver", "spawn")]
+CASES += [("forkserver", "asleep", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV)]
+CASES += [
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in (
+        *(("forkserver", work, signal.SIGKILL) for work in WORKERS if work != "with children"),
+        *(("spawn", work, signal.SIGKILL) for work in ("in a loop", "stopped")),
+        *((method, "asleep", signal.SIGTERM) for method in ("fork", "spawn")),
+    )
+]
+
+
+@pytest.mark.parametrize(("method", "work", "number"), CASES)
+def test_nothing_is_left_when_its_process_ends_by_a_signal(method: str, work: str, number: int, tmp_path: Path) -> None:
+    """Two seconds later nothing lives of all that the script and its workers had started."""
+    with running_script(tmp_path, SCRIPT.format(work=WORKERS[work]), method) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert len(_living_in(tmp_path)) > 1
+        os.kill(process.pid, number)
+        process.wait(WAIT_SECONDS)
+        deadline = time.monotonic() + GONE_SECONDS
+        while (living := _living_in(tmp_path)) and time.monotonic() < deadline:
+            ends_within(min(living), max(deadline - time.monotonic(), 0.0))
+    kill(living)
+    assert living == {}
+
+
+def _living_in(folder: Path) -> dict[int, str]:
+    """The command lines of the processes whose working folder this is, by pid: a script and all that it started."""
+    found = psutil.process_iter(["pid", "cwd", "cmdline"])
+    return {one.pid: " ".join(one.info["cmdline"] or []) for one in found if one.info["cwd"] == str(folder)}
