@@ -215,13 +215,3 @@ def test_a_file_without_its_class_is_told_with_the_classes_that_it_has(tmp_path:
     file.write_text("class Broken(:")
     with pytest.raises(ValueError, match=re.escape(f"'{file}:MyEnv'")):
         env_factory(str(file))
-
-
-def test_two_files_of_one_name_are_told_to_be_renamed(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "env.py").write_text("class Corridor: ...\n")
-    words = (part for name in ("a", "b") for part in ("-m", f"{tmp_path}/{name}/env.py:Corridor"))
-    done = command("eval", *words, "-p", "random")
-    assert done.exit_code == 2
-    assert "results name a file by its name, without its folder. Rename one of the files" in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
-import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -33,10 +31,8 @@ def output_of(*command: str) -> str:
     return ran.stdout
 
 
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize(
-    ("family", "needs", "num_steps"), [("gridnavi", "numpy", 120), ("ant", "mujoco", 400), ("ml1", "metaworld", 400)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "needs", "num_steps"), [("ant", "mujoco", 400), ("ml1", "metaworld", 400)])
 def test_meta_rollouts_are_the_same_on_workers_and_without(family: str, needs: str, num_steps: int) -> None:
     pytest.importorskip(needs)
     shown = output_of("meta_rollouts.py", family, "--num-tasks", "2")
@@ -46,7 +42,9 @@ def test_meta_rollouts_are_the_same_on_workers_and_without(family: str, needs: s
 
 
 def test_a_policy_that_remembers_the_goal_does_better_in_the_second_episode() -> None:
-    rows = [line.split("│") for line in output_of("meta_rollouts.py", "gridnavi").splitlines() if "to (" in line]
+    shown = output_of("meta_rollouts.py", "gridnavi")
+    assert "the same rollouts: yes" in shown  # on workers and without
+    rows = [line.split("│") for line in shown.splitlines() if "to (" in line]
     gains = [float(second) - float(first) for _, _, first, second, _ in rows]
     assert len(gains) == 8
     assert min(gains) >= 0.0  # none where the search happens to lead straight to the goal
@@ -154,12 +152,6 @@ def test_a_truncated_agent_would_have_gone_on(ppo: ModuleType) -> None:
 
 
 @pytest.fixture
-def learning_curve(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(ROOM)
-    return importlib.import_module("learning_curve")
-
-
-@pytest.fixture
 def train_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     pytest.importorskip("torch")
     monkeypatch.syspath_prepend(ROOM)
@@ -167,51 +159,6 @@ def train_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(module, "HERE", tmp_path)
     monkeypatch.setattr(module, "NUM_EPISODES", 8)
     return module
-
-
-def test_the_interval_is_students(learning_curve: Any) -> None:
-    found = learning_curve.interval([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert found.mean == 3.0
-    assert found.half == pytest.approx(2.776 * math.sqrt(2.5 / 5))
-    assert learning_curve.interval([7.0, 7.0]).half == 0.0
-    assert math.isnan(learning_curve.interval([7.0]).half)
-    assert [str(learning_curve.interval(values)) for values in ([7.0], [6.0, 6.0])] == ["7.00", "6.00 ± 0.00"]
-
-
-def test_a_row_has_every_runs_last_value(learning_curve: Any) -> None:
-    rows = learning_curve.curve([[(10, 1.0), (25, 2.0)], [(24, 4.0), (26, 6.0)]], total_steps=30, num_rows=3)
-    assert [row.steps for row in rows] == [10, 20, 30]
-    assert [row.seeds for row in rows] == [(1.0, None), (1.0, None), (2.0, 6.0)]
-    assert [row.over_seeds is None for row in rows] == [True, True, False]
-    assert rows[2].over_seeds.mean == 4.0
-
-
-def test_the_csv_leaves_out_what_is_not_known(learning_curve: Any) -> None:
-    rows = learning_curve.curve([[(1, 1.0)], [(2, 3.0)]], total_steps=2, num_rows=2)
-    lines = list(csv.reader(learning_curve.as_csv(rows, [0, 7]).splitlines()))
-    assert lines[0] == ["steps", "mean", "low", "high", "seed_0", "seed_7"]
-    assert lines[1] == ["1", "", "", "", "1.0000", ""]
-    assert lines[2] == ["2", "2.0000", f"{2 - 12.706:.4f}", f"{2 + 12.706:.4f}", "1.0000", "3.0000"]
-
-
-@pytest.mark.parametrize("num_runs", [1, 3])
-def test_the_picture_has_a_line_for_each_seed_and_one_for_the_mean(learning_curve: Any, num_runs: int) -> None:
-    runs = [[(step, float(step * (run + 1))) for step in range(1, 9)] for run in range(num_runs)]
-    svg = ET.fromstring(learning_curve.as_svg(learning_curve.curve(runs, 8, 4), "A < B", wanted=30.0))
-    space = "{http://www.w3.org/2000/svg}"
-    lines = svg.findall(f"{space}polyline")
-    assert len(lines) == num_runs + 1
-    assert len(svg.findall(f"{space}polygon")) == (num_runs > 1)
-    assert svg.find(f"{space}text").text == "A < B"  # type: ignore[union-attr]  # it is there
-    places = [tuple(map(float, place.split(","))) for line in lines for place in line.attrib["points"].split()]
-    assert all(0 < x <= 640 and 0 < y < 360 for x, y in places)
-
-
-def test_ticks_are_round_and_few(learning_curve: Any) -> None:
-    for low, high in [(0.0, 1.0), (-83.0, -29.0), (0.0, 1e6), (174.9, 175.1)]:
-        ticks = learning_curve.round_numbers(low, high)
-        assert 3 <= len(ticks) <= 7
-        assert all(low <= tick <= high for tick in ticks)
 
 
 @pytest.mark.parametrize(
@@ -242,11 +189,6 @@ def test_a_run_goes_on_when_its_config_wants_more(train_seeds: Any, tmp_path: Pa
     lines = [line["steps"] for line in train_seeds.read_metrics(tmp_path / "run")]
     assert lines == sorted(lines)
     assert lines[0] < 500
-
-
-def test_minutes_are_those_of_all_parts_of_a_run(train_seeds: Any) -> None:
-    assert train_seeds.seconds([1.0, 5.0, 9.0]) == 9.0
-    assert train_seeds.seconds([1.0, 5.0, 2.0, 3.0, 0.5]) == 8.5
 
 
 def test_every_task_has_its_config(train_seeds: Any) -> None:

@@ -76,7 +76,6 @@ ENVS = (
     "num_envs_per_env_runner num_envs_per_worker gym_vectorize_mode sample_timeout_s restart_failed_sub_environments "
     "restart_failed_env_runners max_num_env_runner_restarts num_workers"
 )
-EVALUATIONS = "model env n_eval_episodes"
 
 ALGORITHM_NAMES = [
     *((PPOConfig, names) for names in (SB3_PPO, CLEANRL_PPO, RLLIB_PPO, TIANSHOU_PPO)),

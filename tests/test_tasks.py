@@ -72,16 +72,6 @@ def test_plain_tasks_are_numbered_by_their_place_and_others_keep_their_numbers(p
     assert [task.id for task in pool([Task("a", 40), Task("b", 7)]).tasks] == [40, 7]
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_the_rows_of_an_array_are_tasks(pool: Pool) -> None:
-    assert [task.value.tolist() for task in pool(np.arange(4).reshape(2, 2)).tasks] == [[0, 1], [2, 3]]
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_equal_tasks_may_have_one_number(pool: Pool) -> None:
-    assert len(pool([Task("a", 3), Task("a", 3)]).tasks) == 2
-
-
 def test_fixed_tasks_go_round() -> None:
     assert drawn(FixedTasks(["a", "b", "c"]), num_envs=5, num_episodes=2) == [[0, 1, 2, 0, 1]] * 2
 
@@ -96,24 +86,10 @@ def test_a_draw_does_not_depend_on_what_was_asked_before(pool: Pool, seed: int, 
         assert source.task_for(env, episode) == pool(WORDS, seed).task_for(env, episode)
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_pickled_source_draws_the_same(pool: Pool) -> None:
-    source = pool(WORDS, 5)
-    source.bind(4)
-    assert drawn(pickle.loads(pickle.dumps(source))) == drawn(copy.deepcopy(source)) == drawn(source)
-
-
 @pytest.mark.parametrize("pool", RANDOM)
 def test_seeds_differ(pool: Pool) -> None:
     courses = [drawn(pool(list(range(50)), seed)) for seed in range(4)]
     assert all(first != second for place, first in enumerate(courses) for second in courses[:place])
-
-
-@pytest.mark.parametrize("pool", [UniformTasks, ScoredTasks])
-def test_envs_and_episodes_have_streams_of_their_own(pool: Pool) -> None:
-    rows = drawn(pool(list(range(1000)), 1), num_envs=30, num_episodes=30)
-    assert len({tuple(row) for row in rows}) == len({*zip(*rows, strict=True)}) == 30
-    assert len({task for row in rows for task in row}) > 500
 
 
 @pytest.mark.parametrize("pool", [UniformTasks, ScoredTasks])
@@ -172,26 +148,12 @@ def test_scores_go_by_the_numbers_of_tasks_in_all_their_places() -> None:
     assert {source.task_for(env, 0).value for env in range(20)} == {"b"}
 
 
-@pytest.mark.filterwarnings("ignore:overflow")
-def test_large_scores_are_scores() -> None:
-    source = scored([1.7e308] * 5)
-    assert source.chances.tolist() == pytest.approx([0.2] * 5)
-    source.task_for(0, 0)
-
-
 def test_a_curriculum_draws_from_the_tasks_of_its_progress() -> None:
     source = CurriculumTasks(levels, seed=3)
     assert {task for row in drawn(source) for task in row} == {0}
     source.progress = 0.5
     assert source.progress == 0.5
     assert {task for row in drawn(source, 20, 20) for task in row} == set(range(6))
-
-
-def test_a_curriculum_draws_by_its_seed_alone() -> None:
-    first, second = CurriculumTasks(levels, seed=3), CurriculumTasks(levels, seed=3)
-    second.progress = 0.2
-    first.progress = second.progress = 0.9
-    assert drawn(first) == drawn(second) != drawn(CurriculumTasks(levels, seed=4))
 
 
 def test_a_curriculum_without_tasks_is_refused_and_stays_where_it_was() -> None:
@@ -256,12 +218,6 @@ def test_a_split_takes_arrays_as_tasks_and_tasks_with_numbers() -> None:
     train, test = split_tasks([Task("a", 9), Task("b", 4)], 1)
     assert {task.id for task in [*train, *test]} == {9, 4}
     assert len({tuple(task.id for task in split_tasks(range(40), 20, seed)[0]) for seed in range(5)}) == 5
-
-
-def test_pools_of_a_split_keep_its_numbers() -> None:
-    train, test = split_tasks(WORDS, 3, seed=1)
-    seen = [{task for row in drawn(UniformTasks(half), 20, 20) for task in row} for half in (train, test)]
-    assert seen == [{task.id for task in train}, {task.id for task in test}]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import ast
+import mmap
 import os
+import shutil
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +22,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import memory, syscalls
+from benchmarks.memory import Holdings, growth, watch
+from benchmarks.peers import PEERS, UnknownPeer, chosen_peers
 from benchmarks.startup import GYMNASIUM_FORK, Line, measure_startup
+from benchmarks.step_costs import measure_guard_cost
+from benchmarks.syscalls import StraceMissing, Trace, measure_calls, parse_summary, per_step
 from parallel_envs.bench import machine
-from parallel_envs.bench.envs import SpinEnv, resolve
+from parallel_envs.bench.envs import SpinEnv, UnknownEnv, action_space, resolve
 from parallel_envs.bench.measure import (
     MeasurementFailed,
     Slice,
@@ -29,10 +40,11 @@ from parallel_envs.bench.measure import (
     run_steps,
     spread,
 )
-from parallel_envs.bench.runners import InProcess, Workload
-from parallel_envs.bench.suggest import Setting, Trial, advise, best, settings_to_try
-from parallel_envs.bench.turns import Driver
-from tests.benchmarks.stages import Broken, NotingItsProcess, make_exiting
+from parallel_envs.bench.runners import InProcess, Ours, Runner, Workload
+from parallel_envs.bench.suggest import Setting, Trial, advise, settings_to_try
+from parallel_envs.bench.turns import Driver, Pace, python_environment
+from parallel_envs.engine import SharedBlock
+from tests.benchmarks.stages import Broken, EpisodeEnv, NotingItsProcess, make_exiting
 
 rates = st.floats(min_value=1e-3, max_value=1e9)
 
@@ -75,16 +87,6 @@ def test_a_slice_lasts_until_its_time_has_passed_and_counts_the_last_call_whole(
     assert [run_steps(lambda: 8, steps) for steps in (20, 0)] == [24, 0]
 
 
-@given(st.lists(rates, min_size=1, max_size=30))
-def test_spread_is_the_median_and_the_interpolated_quartiles(samples: list[float]) -> None:
-    found = spread(samples)
-    lower, middle, upper = np.percentile(samples, [25, 50, 75])
-    assert found.lower_quartile == pytest.approx(lower)
-    assert found.median == pytest.approx(middle)
-    assert found.upper_quartile == pytest.approx(upper)
-    assert found.num_samples == len(samples)
-
-
 @given(st.lists(rates, min_size=1, max_size=20), st.floats(min_value=0.1, max_value=10.0))
 def test_a_ratio_is_blind_to_what_slows_whole_rounds(slowness: list[float], factor: float) -> None:
     found = paired_ratio([each * factor for each in slowness], slowness)
@@ -93,24 +95,8 @@ def test_a_ratio_is_blind_to_what_slows_whole_rounds(slowness: list[float], fact
     assert found.upper_quartile == pytest.approx(factor)
 
 
-def test_rounds_that_one_side_did_not_finish_are_no_part_of_the_ratio() -> None:
-    found = paired_ratio([2.0, 4.0, 9.0], [1.0, 2.0])
-    assert found is not None
-    assert (found.median, found.num_samples) == (2.0, 2)
-    assert paired_ratio([1.0], []) is None
-
-
 SPACE = gymnasium.spaces.Discrete(2)
 SPINNING = Workload(factory=partial(SpinEnv, 10.0), action_space=SPACE, num_envs=2)
-
-
-def test_a_contestant_opens_runs_and_closes_in_its_own_process_again_and_again() -> None:
-    with Driver(InProcess(SPINNING)) as driver:
-        driver.load()
-        for _ in range(2):
-            assert driver.open() > 0.0
-            assert driver.run(0.01).steps > 0
-            assert driver.close() >= 0.0
 
 
 def test_an_error_of_the_contestant_comes_up_in_its_own_words() -> None:
@@ -155,11 +141,6 @@ def test_busy_cores_are_the_busy_share_of_all(monkeypatch: pytest.MonkeyPatch) -
     assert machine.busy_cores(0.0) == pytest.approx(60 / 100 * 4)
 
 
-def test_where_the_system_does_not_tell_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_STAT", tmp_path / "stat")
-    assert machine.busy_cores() is None
-
-
 def test_a_warm_line_starts_in_one_program_and_a_cold_one_in_a_fresh_program_each_time(tmp_path: Path) -> None:
     warm, cold = tmp_path / "warm", tmp_path / "cold"
     lines = [
@@ -177,9 +158,6 @@ def test_a_warm_line_starts_in_one_program_and_a_cold_one_in_a_fresh_program_eac
     assert (broken.open_seconds, broken.to_gymnasium) == (None, None)
 
 
-counts = st.integers(min_value=1, max_value=300)
-
-
 def test_settings_run_from_the_plain_loop_to_one_worker_per_env() -> None:
     assert [each.name for each in settings_to_try(num_envs=32, num_cores=4)] == [
         "in-process",
@@ -190,13 +168,6 @@ def test_settings_run_from_the_plain_loop_to_one_worker_per_env() -> None:
         "process, 4 workers",
         "process, 32 workers",
     ]
-
-
-@given(counts, counts)
-def test_no_setting_comes_twice_or_has_more_workers_than_envs(num_envs: int, num_cores: int) -> None:
-    settings = settings_to_try(num_envs, num_cores)
-    assert len({each.name for each in settings}) == len(settings)
-    assert all(1 <= each.num_workers <= num_envs for each in settings)
 
 
 @pytest.mark.parametrize("setting", settings_to_try(num_envs=8, num_cores=2), ids=lambda setting: setting.name)
@@ -256,15 +227,170 @@ def _trial(setting: Setting, rate: float, error: str | None = None) -> Trial:
     return Trial(setting=setting, spread=spread([rate]), to_in_process=None, error=error)
 
 
+EVERYONE: dict[str, type[Runner]] = {InProcess.name: InProcess, Ours.name: Ours, **PEERS}
+
+
+def _workload(length: int, num_envs: int) -> Workload:
+    return Workload(factory=partial(EpisodeEnv, length), action_space=EpisodeEnv.action_space, num_envs=num_envs)
+
+
+def test_the_steps_counted_are_the_calls_of_step(tmp_path: Path) -> None:
+    installed = [name for name, each in EVERYONE.items() if each.missing() is None]
+    # A process of their own: what peers import and warn of is no part of this test run.
+    command = [sys.executable, "-m", "tests.benchmarks.stages", "3", "2", "40", str(tmp_path), *installed]
+    done = subprocess.run(command, env=python_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = dict(line.split("=") for line in done.stdout.splitlines() if line.partition("=")[0] in installed)
+    counted = {name: int(count) for name, count in told.items()}
+    assert counted == {name: (tmp_path / name).stat().st_size for name in installed}
+    assert min(counted.values()) >= 40
+
+
+def test_a_row_that_only_reset_is_no_step_and_opening_again_begins_anew() -> None:
+    contestant = InProcess(_workload(length=3, num_envs=2))
+    for _ in range(2):
+        contestant.open()
+        assert [contestant.step() for _ in range(10)] == [2, 2, 2, 0, 2, 2, 2, 0, 2, 2]
+        contestant.close()
+
+
+def test_all_play_the_same_actions_and_the_given_space_stays_as_it_was() -> None:
+    space, twin = gymnasium.spaces.Discrete(1000, seed=5), gymnasium.spaces.Discrete(1000, seed=5)
+    workload = Workload(factory=partial(EpisodeEnv, 3), action_space=space, num_envs=2)
+    singles, batches = list(workload.single_actions()), list(workload.batched_actions())
+    np.testing.assert_array_equal(np.asarray(singles), np.stack(batches))
+    np.testing.assert_array_equal(np.asarray(singles), np.asarray(list(workload.single_actions())))
+    assert len(np.unique(np.asarray(singles))) > 2
+    assert space.sample() == twin.sample()
+
+
 @pytest.mark.parametrize(
-    ("rates", "expected"),
+    ("text", "names"), [("all", tuple(PEERS)), ("none", ()), ("sb3, gymnasium,sb3", ("sb3", "gymnasium")), ("", ())]
+)
+def test_peers_are_chosen_by_name(text: str, names: tuple[str, ...]) -> None:
+    assert chosen_peers(text) == names
+    with pytest.raises(UnknownPeer, match=r'no peer called "envpool"\. Give some of gymnasium, sb3'):
+        chosen_peers(f"gymnasium,envpool,{text}")
+
+
+def test_an_id_is_made_by_gymnasium_and_a_factory_imported_by_its_path() -> None:
+    choice = resolve("CartPole-v1")
+    assert choice.is_id
+    env = choice.factory()
+    assert env.spec is not None
+    assert env.spec.id == "CartPole-v1"
+    env.close()
+    choice = resolve("gymnasium.envs.classic_control.cartpole:CartPoleEnv")
+    assert not choice.is_id
+    assert action_space(choice) == gymnasium.spaces.Discrete(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
     [
-        ([(LOOP, 100.0, None), (PACKED, 190.0, None)], PACKED),
-        ([(LOOP, 100.0, None), (PACKED, 102.0, None)], LOOP),  # equally fast, and simpler
-        ([(LOOP, 100.0, None), (PACKED, 190.0, "it died")], LOOP),
-        ([(PACKED, 190.0, "it died")], None),
+        ("NoSuchEnv-v1", '"NoSuchEnv-v1" cannot be made: NameNotFound'),
+        ("Cart Pole", '"Cart Pole" cannot be made'),
+        ("spin:soon", "Give microseconds, as in spin:1000."),
+        ("spin:-1", "Give microseconds, as in spin:1000."),
+        ("spin:inf", "Give microseconds, as in spin:1000."),
+        ("no_such_module:make", "ModuleNotFoundError: No module named 'no_such_module'."),
+        ("tests.benchmarks.stages:no_such_function", "no_such_function"),
+        ("tests.benchmarks.stages:NOT_CALLABLE", "is a int and cannot be called"),
+        ("tests.benchmarks.stages:make_nothing", "made a NoneType, not a gymnasium.Env"),
+        ("mpe2/simple_spread-v3", "python -m benchmarks zoo --env mpe2/simple_spread-v3"),
     ],
 )
-def test_the_fastest_is_best(rates: list[tuple[Setting, float, str | None]], expected: Setting | None) -> None:
-    found = best([_trial(*one) for one in rates])
-    assert (found and found.setting) == expected
+def test_what_is_no_environment_is_named_with_what_to_give_instead(name: str, part: str) -> None:
+    with pytest.raises(UnknownEnv) as caught:
+        action_space(resolve(name))
+    assert part in str(caught.value)
+    assert "Give" in str(caught.value) or "mpe2" in name
+
+
+@pytest.mark.slow
+def test_the_cost_of_guarding_is_a_ratio_with_its_spread() -> None:
+    ratio = measure_guard_cost(resolve("spin:20"), num_envs=2, num_workers=2, pace=Pace(seconds=0.02, rounds=1))
+    assert ratio.num_samples == 4
+    assert 0.2 < ratio.median < 5.0
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_SETTLE_SECONDS", 0.0)
+
+
+def test_what_is_left_open_running_or_mapped_is_seen() -> None:
+    before, stop = Holdings.now(), threading.Event()
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    assert Holdings.settled(before).counts_gained(before) == {"descriptors": 1}
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    assert Holdings.settled(before).counts_gained(before) == {"descriptors": 1, "threads": 1}
+    block = SharedBlock.create(mmap.PAGESIZE)
+    block.close()
+    assert Holdings.settled(before).counts_gained(before)["mappings"] == 1
+    del block
+    stop.set()
+    thread.join()
+    os.close(descriptor)
+    assert Holdings.settled(before).counts_gained(before) == {}
+    now = Holdings.now()
+    assert now.counts_gained(replace(now, descriptors=now.descriptors + 1)) == {}, "less is no gain"
+
+
+@pytest.fixture
+def contestant() -> Iterator[InProcess]:
+    workload = Workload(factory=partial(SpinEnv, 0.0), action_space=gymnasium.spaces.Discrete(2), num_envs=2)
+    opened = InProcess(workload)
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def test_ten_points_are_spread_evenly_over_the_steps(contestant: InProcess) -> None:
+    points = watch(contestant, 200)
+    assert [point.steps for point in points] == [20, 40, 60, 80, 100, 120, 140, 160, 180, 200]
+    assert all(point.rss_bytes > 0 and point.num_descriptors > 0 for point in points)
+
+
+def test_descriptors_that_are_left_open_are_seen(contestant: InProcess) -> None:
+    with ExitStack() as left_open:
+
+        def leak(text: str) -> None:
+            fd = os.open(os.devnull, os.O_RDONLY)
+            left_open.callback(os.close, fd)
+
+        grown = growth(watch(contestant, 200, tell=leak))
+    assert grown.num_descriptors == 9
+    assert not grown.flat
+    assert "NOT flat" in str(grown)
+
+
+SUMMARY = """\
+% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 71.43    0.000050           3        16           read
+ 28.57    0.000020          10         2         1 write
+  0.00    0.000000           0         0           poll
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.000070           3        18         1 total
+"""
+
+
+def test_the_table_of_strace_is_read_by_column_and_what_starting_up_cost_cancels_out() -> None:
+    assert parse_summary(SUMMARY) == {"read": 16, "write": 2, "poll": 0}
+    few = Trace(steps=100, calls={"read": 1000, "write": 300})
+    many = Trace(steps=300, calls={"read": 1800, "write": 700, "poll": 20})
+    assert per_step(few, many) == {"poll": 0.1, "read": 4.0, "write": 2.0}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_gymnasium_makes_six_calls_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syscalls, "_WARM_UP_STEPS", 50)
+    try:
+        rows = {row.name: row for row in measure_calls(num_envs=2, steps=200)}
+    except StraceMissing as reason:
+        pytest.skip(str(reason))
+    assert rows["gymnasium"].read_write == pytest.approx(6.0, abs=0.2)
+    assert rows["parallel_envs"].error is None

@@ -6,12 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 import typer
-from gymnasium.spaces import Box, Discrete
-from pettingzoo import ParallelEnv
 from typer.testing import CliRunner
 
 from benchmarks import learners as bench_learners
@@ -20,8 +16,6 @@ from benchmarks.iterations import (
     PLAIN,
     IterationPlan,
     IterationRow,
-    PlainSettings,
-    PlainTraining,
     iterations_report,
     measure_iterations,
 )
@@ -37,24 +31,21 @@ from benchmarks.learners import (
 )
 from benchmarks.learners import judged as judged_learners
 from benchmarks.meta import SEQUENTIAL as META_SEQUENTIAL
-from benchmarks.meta import MetaPlan, MetaRow, measure_meta, meta, meta_report
+from benchmarks.meta import MetaPlan, MetaRow, measure_meta, meta_report
 from benchmarks.train import (
     FREE,
     OVERLAP,
     POLLING,
     SYNC,
-    BusyAgents,
     TrainPlan,
     Turn,
     judged,
     measure_train,
     rows_of,
-    train,
     train_report,
 )
 from parallel_envs.bench.measure import Series, Spread
 from parallel_envs.bench.turns import Pace
-from parallel_envs.threads import one_torch_thread
 
 pytest.importorskip("mpe2")
 
@@ -72,54 +63,6 @@ def test_both_sides_play_rollouts_of_one_length_and_are_timed() -> None:
         assert row.error is None
         assert row.to_plain is not None
         assert sum(row.shares.values()) == pytest.approx(1.0)
-
-
-class Signals(ParallelEnv):  # type: ignore[misc]  # ships no types
-    """Each agent sees a sign and is paid for naming it; episodes have five steps."""
-
-    metadata: dict[str, Any] = {"name": "signals"}  # noqa: RUF012  # PettingZoo has it so
-
-    def __init__(self) -> None:
-        self.possible_agents = ["a", "b"]
-        self._draws = np.random.default_rng(0)
-
-    def observation_space(self, agent: str) -> Box:
-        return Box(0.0, 1.0, (2,))
-
-    def action_space(self, agent: str) -> Discrete[Any]:
-        return Discrete(2)
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        self.agents, self._elapsed = list(self.possible_agents), 0
-        return self._seen(), {agent: {} for agent in self.agents}
-
-    def step(self, actions: Any) -> Any:
-        rewards = {agent: float(actions[agent] == self._signs[agent]) for agent in self.agents}
-        self._elapsed += 1
-        ends = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, self._elapsed == 5)
-        results: Any = self._seen(), rewards, *ends, {agent: {} for agent in self.agents}
-        self.agents = [] if self._elapsed == 5 else self.agents
-        return results
-
-    def _seen(self) -> Any:
-        self._signs = {agent: int(self._draws.integers(2)) for agent in self.possible_agents}
-        return {agent: np.eye(2, dtype=np.float32)[sign] for agent, sign in self._signs.items()}
-
-
-@pytest.mark.slow
-def test_the_plain_loop_learns() -> None:
-    torch.manual_seed(0)
-    settings = PlainSettings(rollout_length=32, minibatch_size=64, hidden=16, learning_rate=0.01)
-    training = PlainTraining([Signals] * 4, settings)
-    with one_torch_thread():  # as in the bench; several wait for one another where others keep the cores busy
-        assert training.iterate() == 128
-        for _ in range(15):
-            training.iterate()
-    signs = torch.eye(2)
-    for agent in training.agents.values():
-        chances = agent.actor(signs).softmax(-1).detach()
-        assert chances.diagonal().min() > 0.9
-    training.close()
 
 
 LEARNER_WORK = LearnerWork(num_agents=2, hidden=8, batch=16)
@@ -185,22 +128,6 @@ def test_a_bar_is_passed_or_not(report: Callable[[float], Any], bar: float) -> N
         (note,) = report(ratio).notes
         assert note.startswith(outcome)
     assert judged_learners([learner_row(0.1, mode="thread")]) == [], "what was not promised has no bar"
-
-
-@pytest.mark.parametrize(
-    ("program", "arguments", "text"),
-    [
-        (learners, ["--modes", "quick"], ""),
-        (learners, ["--agents", "0"], ""),
-        (learners, ["--batch", "many"], ""),
-        (meta, ["--workers", "1"], "holds no numbers from 2 up"),
-        (train, ["--update-mode", "quick"], "no update mode called"),
-    ],
-)
-def test_what_cannot_be_measured_is_exit_code_2(program: Callable[..., Any], arguments: list[str], text: str) -> None:
-    code, shown = run(program, *arguments)
-    assert code == 2
-    assert text in shown
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.95, 0), (0.5, 1)])
@@ -274,13 +201,3 @@ def test_every_way_has_a_row() -> None:
     assert all(row.error is None and row.steps is not None and row.steps.median > 0 for row in rows)
     assert [row.learnt for row in rows[:3]] == [1.0, 1.0, 1.0]
     assert 0 <= rows[3].learnt <= 1
-
-
-def test_a_busy_environment_is_busy_for_so_long() -> None:
-    import time
-
-    env = BusyAgents(2, 2_000.0)
-    env.reset(seed=1)
-    began = time.thread_time()
-    env.step({agent: [0.0, 0.0] for agent in env.agents})
-    assert time.thread_time() - began >= 0.002

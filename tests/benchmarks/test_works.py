@@ -15,12 +15,12 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import cli, evaluations, groups, policies
-from benchmarks.eval_workloads import EVAL_WORKS, EvalWork, spread_network
-from benchmarks.evaluations import PEER, EvalPlan, evaluations_report, measure_evaluations
-from benchmarks.experiments import GroupFigures, PolicyFigures, RolloutRatios
+from benchmarks.eval_workloads import EVAL_WORKS, EvalWork
+from benchmarks.evaluations import EvalPlan, evaluations_report, measure_evaluations
+from benchmarks.experiments import PolicyFigures, RolloutRatios
 from benchmarks.group_runners import Ours, PlainLoop, Player, ShippedPool
 from benchmarks.group_workloads import GROUP_WORKS, GroupWork, Waiting, answers
-from benchmarks.groups import CALLER, OURS, GroupPlan, measure_groups, shipped
+from benchmarks.groups import CALLER, OURS, shipped
 from benchmarks.policies import (
     AUTO,
     POLICY_WORKS,
@@ -45,18 +45,14 @@ from benchmarks.rollouts import (
     measure_rollouts,
     unequal_work,
 )
-from benchmarks.step_costs import OursWithTasks, measure_task_cost
 from benchmarks.targets import BARS
-from parallel_envs import ParallelEnvManager
-from parallel_envs.bench.envs import SpinEnv, resolve
-from parallel_envs.bench.measure import Spread, spread
-from parallel_envs.bench.runners import Workload
+from parallel_envs.bench.envs import SpinEnv
+from parallel_envs.bench.measure import spread
 from parallel_envs.bench.turns import Pace
 from parallel_envs.evaluation import Mission
 from parallel_envs.groups import registry
 from parallel_envs.groups.episode import IMAGE
 from parallel_envs.rollouts import Rollouts, collect
-from tests.benchmarks.stages import EpisodeEnv
 
 TINY = EvalWork(
     what="a little",
@@ -87,21 +83,6 @@ def test_whole_evaluations_are_measured_in_turns(works: dict[str, EvalWork]) -> 
     assert 5 < with_jobs.worker_mib < 2000
 
 
-@pytest.mark.slow
-def test_a_peer_comes_first_and_is_what_ours_is_compared_with(works: dict[str, EvalWork]) -> None:
-    played: list[int] = []
-
-    def peer() -> int:
-        played.append(4)
-        return 4
-
-    works["tiny"] = dataclasses.replace(TINY, peer=peer)
-    rows = measure_evaluations(EvalPlan(works=("tiny",), jobs=1, rounds=2))
-    assert [row.name for row in rows] == [PEER, "jobs=0", "jobs=1"]
-    assert [row.ratio is None for row in rows] == [True, False, False]
-    assert len(played) == 3, "once to warm up, and once a round"
-
-
 def test_what_is_missing_or_fails_is_told(works: dict[str, EvalWork]) -> None:
     works["missing"] = dataclasses.replace(TINY, needs=(("no_such_module", "no-such-package"),))
     works["failing"] = dataclasses.replace(TINY, policy="benchmarks.evaluations:no_such_policy")
@@ -109,14 +90,6 @@ def test_what_is_missing_or_fails_is_told(works: dict[str, EvalWork]) -> None:
     report = evaluations_report(rows, {}, "title")
     assert "missing needs: pip install 'no-such-package'" in report.notes
     assert any("failing, jobs=0 failed: MeasurementFailed" in note or "no_such_policy" in note for note in report.notes)
-
-
-def test_the_verdict_stands_under_the_table() -> None:
-    spread = Spread(2.0, 1.0, 3.0, 5)
-    row = evaluations.EvalRow(work="w", name="jobs=2", what="x", episodes=spread, ratio=spread, at_least=1.5)
-    for bar, outcome in ((1.5, "PASS"), (2.5, "FAIL")):
-        notes = evaluations_report([dataclasses.replace(row, at_least=bar)], {}, "title").notes
-        assert notes[-1] == f"{outcome}  w, jobs=2: 2.00 times the first, bar {bar:g}"
 
 
 def test_every_work_has_its_bars_and_every_bar_its_figure() -> None:
@@ -185,15 +158,6 @@ def test_ours_and_the_loop_see_the_same_on_the_same_seed(name: str) -> None:
     assert {type(one) for turn in first for one in turn} == {str}
 
 
-@pytest.mark.slow
-def test_every_bar_has_its_figure() -> None:
-    rows = measure_groups(GroupPlan(works=("small",), workers=1, pace=Pace(seconds=0.001, rounds=1)))
-    assert [row.error for row in rows] == [None] * 4
-    figures = GroupFigures("small").figures(Pace(seconds=0.001, rounds=1), lambda text: None)
-    wanted = {bar.figure for bar in BARS if isinstance(bar.experiment, GroupFigures)}
-    assert {figure.replace("forkserver", "fork") for figure in wanted} <= figures.keys()
-
-
 PACE = Pace(seconds=0.01, rounds=2)
 HERE = PolicyWork(
     what="3 empty", make=lambda _: Empty(), strategies=(SEQUENTIAL, "thread", AUTO, SHIPPED), num_agents=3
@@ -260,20 +224,6 @@ def test_a_strategy_that_breaks_is_told_of_and_all_are_closed(monkeypatch: pytes
     assert all(one.closed for one in opened)
 
 
-@pytest.mark.usefixtures("small")
-def test_the_command_writes_table_and_json(tmp_path: Path) -> None:
-    file = tmp_path / "policies.json"
-    asked = ["policies", "--work", "here", "--workers", "1", "--seconds", "0.01", "--rounds", "2", "--json", str(file)]
-    done = CliRunner().invoke(cli.app, asked)
-    assert done.exit_code == 0, done.output
-    assert "3 empty: auto chose sequential" in done.output
-    content = json.loads(file.read_text())
-    assert content["command"] == "policies"
-    assert content["settings"] == {"works": ["here"], "workers": 1, "pace": {"seconds": 0.01, "rounds": 2}}
-    assert [row["name"] for row in content["rows"]] == [SEQUENTIAL, "thread", AUTO, SHIPPED]
-    assert all(row["agent_microseconds"] > 0 for row in content["rows"])
-
-
 SMALL_ROLLOUTS = functools.partial(unequal_work, num_rollouts=5, microseconds=0.0)
 
 
@@ -333,39 +283,6 @@ def test_every_collector_has_a_row_in_table_and_json_with_a_figure_beside_the_pl
     assert rows[2]["to_sequential"] == dataclasses.asdict(spread([1.0]))
 
 
-def test_tasks_are_in_use_where_their_cost_is_measured() -> None:
-    workload = Workload(factory=functools.partial(EpisodeEnv, 3), action_space=EpisodeEnv.action_space, num_envs=2)
-    with closing(OursWithTasks(workload, backend="serial")) as ours:
-        ours.open()
-        envs = ours._envs
-        assert isinstance(envs, ParallelEnvManager)
-        assert envs.call("level") == (0, 1)
-        infos = envs.step(np.zeros(2, np.int64))[-1]
-        assert infos["task_id"].tolist() == [0, 1]
-
-
-@pytest.mark.slow
-def test_the_cost_of_tasks_is_a_ratio_with_its_spread() -> None:
-    ratio = measure_task_cost(resolve("spin:20"), num_envs=2, num_workers=1, pace=Pace(seconds=0.02, rounds=1))
-    assert ratio.num_samples == 4
-    assert 0.2 < ratio.median < 5.0
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ("eval --works long", "There is no work called 'long'"),
-        ("groups --work smal", "There is no work called 'smal'"),
-        ("policies --work python,nonsense", "There is no work called"),
-        ("rollouts --num-workers 3 --num-envs 2", "3 workers cannot share 2 environments"),
-    ],
-)
-def test_what_cannot_be_measured_is_exit_code_2(words: str, text: str) -> None:
-    done = CliRunner().invoke(cli.app, words.split(), env={"COLUMNS": "200"})
-    assert done.exit_code == 2
-    assert text in done.output
-
-
 def test_a_work_that_lacks_its_library_is_named_and_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     needs = (("no_such_module_anywhere", "the-package[extra]"),)
     monkeypatch.setitem(NEEDS, "unequal", needs)
@@ -386,13 +303,3 @@ def test_a_pool_that_ships_gives_histories_back() -> None:
         assert pool.entries[0]["history"][0]["reward"] == 1.0
     finally:
         pool.close()
-
-
-def test_the_networks_act() -> None:
-    pytest.importorskip("torch")
-    from parallel_envs.evaluation.missions import EnvMaker
-
-    env: Any = EnvMaker(EVAL_WORKS["spread"].missions[0]).make()
-    seen, _ = env.reset(seed=0)
-    policy = spread_network(env.observation_space("agent_0"), env.action_space("agent_0"))
-    assert env.action_space("agent_0").contains(policy.step(seen["agent_0"]))

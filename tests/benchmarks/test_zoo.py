@@ -9,31 +9,26 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from benchmarks import cli
 from benchmarks.experiments import ZooFigures
-from benchmarks.targets import BARS
 from benchmarks.zoo import (
     OURS_EACH,
     OURS_FEW,
     ZOO_PEERS,
-    AgileRL,
     ManyAgents,
     OursTogether,
     PlainLoop,
     SuperSuit,
     ZooPlan,
-    batching_share,
     make_zoo_workload,
     measure_zoo,
     resolve_zoo,
     zoo_contestants,
 )
 from parallel_envs.bench.envs import EnvChoice, UnknownEnv
-from parallel_envs.bench.measure import Slice, spread
 from parallel_envs.bench.runners import Runner
 from parallel_envs.bench.turns import Pace, python_environment
 from tests.benchmarks.zoo_stage import KINDS, LeavingAgents
@@ -112,15 +107,6 @@ def test_what_cannot_be_measured_is_named_with_what_to_give() -> None:
             make_zoo_workload(resolve_zoo(name), 2)
 
 
-def test_an_action_of_an_environment_is_one_of_each_agent() -> None:
-    workload = make_zoo_workload(resolve_zoo("agents:12"), num_envs=2)
-    agents = {f"agent_{number}" for number in range(12)}
-    first, batch = next(workload.single_actions()), next(workload.batched_actions())
-    assert first[0].keys() == batch.keys() == agents
-    for agent in agents:
-        np.testing.assert_array_equal(batch[agent], [one[agent] for one in first])
-
-
 @pytest.mark.slow
 def test_every_contestant_has_a_row_and_ours_are_compared_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ZOO_PEERS, "absent", AbsentZoo)
@@ -140,12 +126,6 @@ def test_every_contestant_has_a_row_and_ours_are_compared_with_each(monkeypatch:
     assert {"batching", f"{OURS_FEW} / {PlainLoop.name}", f"{OURS_EACH} / {PlainLoop.name}"} < figures.keys()
 
 
-def test_batching_is_the_processor_time_by_which_a_step_is_dearer() -> None:
-    by_agent, beneath = Slice(100, 1.0, 0.5), Slice(200, 1.0, 0.6)  # 5 and 3 ms of a step of 10 ms
-    assert batching_share([by_agent] * 2, [beneath] * 2) == spread([0.2, 0.2])
-    assert batching_share([], []) is None
-
-
 def test_the_command_writes_table_and_json(tmp_path: Path) -> None:
     file = tmp_path / "zoo.json"
     asked = ["zoo", "--env", "agents:3", "--num-envs", "2", "--num-workers", "1", "--peers", "none"]
@@ -162,34 +142,3 @@ def test_the_command_writes_table_and_json(tmp_path: Path) -> None:
         "peers": [],
     }
     assert [len(row["rates"]) for row in content["rows"]] == [1, 1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (("--num-workers", "3", "--num-envs", "2"), "3 workers cannot share 2 environments"),
-        (("--peers", "sb3"), 'There is no peer called "sb3". Give some of supersuit, agilerl, or all, or none.'),
-        (("--env", "agents:0"), '"agents:0" does not say how many agents'),
-    ],
-)
-def test_what_was_asked_wrongly_ends_the_command_with_2(given: tuple[str, ...], told: str) -> None:
-    done = CliRunner().invoke(cli.app, ["zoo", *given])
-    assert done.exit_code == 2
-    assert told in done.output
-
-
-def test_every_figure_that_a_bar_names_is_measured() -> None:
-    named = {(each.experiment, each.figure) for each in BARS if isinstance(each.experiment, ZooFigures)}
-    assert named
-    names = {OURS_FEW, OURS_EACH, PlainLoop.name, SuperSuit.name, AgileRL.name}
-    for _, figure in named:
-        ours, _, other = figure.partition(" / ")
-        assert figure == "batching" or {ours, other} < names
-
-
-def test_an_id_means_its_module() -> None:
-    pytest.importorskip("mpe2")
-    by_id, by_path = (
-        make_zoo_workload(resolve_zoo(name), 1) for name in ("mpe2/simple_spread-v3", "mpe2.simple_spread_v3")
-    )
-    assert by_id.action_space == by_path.action_space

@@ -72,21 +72,6 @@ class Closing:
             print(self.line, file=file)
 
 
-class FailingAtClose(Closing):
-    """Raises once it has written that it was closed."""
-
-    def close(self) -> None:
-        super().close()
-        raise OSError("could not be closed")
-
-
-class HangingAtClose:
-    """Is never done with closing."""
-
-    def close(self) -> None:
-        threading.Event().wait()
-
-
 # ---- errors --------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.engine.asking import SOON_SECONDS, WAIT_SECONDS, ends_within, kill
+from tests.engine.asking import WAIT_SECONDS, ends_within, kill
 from tests.engine.scripts import run_script, running_script
 
 # ---- beginning -----------------------------------------------------------------------------------
@@ -105,45 +105,11 @@ def test_what_workers_write_goes_to_stderr_with_their_names_and_no_line_is_lost_
 
 # ---- ending --------------------------------------------------------------------------------------
 
-ENDINGS = {
-    "at its end": ("print(time.monotonic())", 0),
-    "by sys.exit": ("sys.exit(3)", 3),
-    "by an error": ("raise ValueError('of the script')", 1),
-    "in a function": ("def f():\n    pool, key = opened(1, dict)\n    sys.exit(4)\nf()", 4),
-    "with a busy worker": ("pool.call(0, HOST, 'build', 9, time.sleep, 1000)", 0),
-}
-
-
-OPENED = "pool, key = opened(2, dict)\nprint(pool.pid(0), pool.pid(1), supervisor_pid(), flush=True)\n"
-
-
-# The start method counts where there is a worker to be ended.
-@pytest.mark.parametrize(
-    ("method", "ending"),
-    [("fork", ending) for ending in ENDINGS]
-    + [(method, ending) for method in ("forkserver", "spawn") for ending in ("at its end", "with a busy worker")],
-)
-@pytest.mark.slow(sample=True)
-def test_a_script_that_does_not_close_leaves_nothing_and_prints_nothing(
-    method: str, tmp_path: Path, ending: str
-) -> None:
-    line, returncode = ENDINGS[ending]
-    done = run_script(tmp_path, OPENED + line, method)
-    pids, ended = done.stdout.splitlines()[0], done.stdout.splitlines()[1:]
-    assert all(time.monotonic() - float(seconds) < 1.5 for seconds in ended)
-    left = [pid for pid in map(int, pids.split()) if not ends_within(pid, SOON_SECONDS)]
-    kill(left)
-    assert left == []
-    assert done.returncode == returncode
-    assert done.stderr.splitlines()[-1:] == (["ValueError: of the script"] if "error" in ending else [])
-
 
 GONE_SECONDS = 2.0
 
 WORKERS = {
-    "idle": "pass",
     "asleep": "pool.ring(key)",
-    "in a loop": "pool.call(0, key, 'spin'); pool.call(1, key, 'spin')",
     "with children": "pool.wait(pool.call_all(key, 'start')); pool.ring(key)",
     "stopped": "os.kill(pool.pid(0), signal.SIGSTOP); os.kill(pool.pid(1), signal.SIGSTOP)",
     "amid huge replies": "pool.call_all(key, 'much'); pool.pump(10.0)",
@@ -152,9 +118,6 @@ SCRIPT = """
 class Object:
     def ring(self, argument):
         time.sleep(1000)
-    def spin(self):
-        while True:
-            pass
     def start(self):
         os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000")
     def much(self):
@@ -167,16 +130,14 @@ time.sleep(1000)
 """
 
 
-CASES: list[Any] = [("fork", work, signal.SIGKILL) for work in WORKERS]
-CASES += [(one, "with children", signal.SIGKILL) for one in ("forkserver", "spawn")]
-CASES += [("forkserver", "asleep", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV)]
-CASES += [
-    pytest.param(*case, marks=pytest.mark.slow)
-    for case in (
-        *(("forkserver", work, signal.SIGKILL) for work in WORKERS if work != "with children"),
-        *(("spawn", work, signal.SIGKILL) for work in ("in a loop", "stopped")),
-        *((method, "asleep", signal.SIGTERM) for method in ("fork", "spawn")),
-    )
+CASES: list[Any] = [
+    ("fork", "with children", signal.SIGKILL),
+    ("spawn", "stopped", signal.SIGKILL),
+    ("forkserver", "amid huge replies", signal.SIGKILL),
+    *(("forkserver", "asleep", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV)),
+    pytest.param("forkserver", "with children", signal.SIGKILL, marks=pytest.mark.slow),
+    pytest.param("spawn", "with children", signal.SIGKILL, marks=pytest.mark.slow),
+    pytest.param("fork", "amid huge replies", signal.SIGKILL, marks=pytest.mark.slow),
 ]
 
 

@@ -65,7 +65,7 @@ envs.reset(seed=0)
 before = held()
 envs.send([int(sys.argv[2])] * 2, env_ids=[0, 1])
 began, most, count = time.monotonic(), 0, 0
-while time.monotonic() - began < 1.5:
+while time.monotonic() - began < 0.7:
     other = ParallelEnvManager([ScriptedEnv], context=sys.argv[1])  # made, restarted and closed amid the flood
     other.reset(seed=0)
     other.restart(0)
@@ -116,7 +116,7 @@ print(time.monotonic() - began, flush=True)
 )
 
 
-@pytest.mark.parametrize(("method", "read"), [("forkserver", "read"), ("fork", "unread"), ("forkserver", "unread")])
+@pytest.mark.parametrize(("method", "read"), [("forkserver", "read"), ("fork", "unread")])
 def test_a_death_amid_a_flood_is_named_at_once_and_close_is_over_in_time(
     tmp_path: Path, method: str, read: str
 ) -> None:
@@ -141,7 +141,7 @@ envs = ParallelEnvManager([FloodingEnv] * 2, context=sys.argv[1])
 envs.reset(seed=0)
 envs.call_async("write", 0, 30_000, 99, env_ids=0)
 try:
-    envs.call_wait(timeout=1.5)
+    envs.call_wait(timeout=0.7)
     print("written", flush=True)
 except TimeoutError:
     print("held up", flush=True)
@@ -150,7 +150,7 @@ other = ParallelEnvManager([ScriptedEnv], context=sys.argv[1])
 other.reset(seed=0)
 other.step([0])
 other.close()
-time.sleep(1.0)
+time.sleep(0.5)
 print(ticks() - before, flush=True)
 sys.stdin.readline()
 envs.call_wait()
@@ -167,7 +167,7 @@ def test_a_writer_waits_while_stderr_is_full_and_no_line_is_lost(tmp_path: Path)
         assert process.stdout is not None
         assert process.stdin is not None
         assert process.stdout.readline() == "held up\n"
-        assert int(process.stdout.readline()) < 50  # of 100 ticks: it does not spin
+        assert int(process.stdout.readline()) < 25  # of 50 ticks: it does not spin
         process.stdin.write("\n")
         process.stdin.flush()
         with os.fdopen(reader, "rb") as errors:
@@ -188,10 +188,10 @@ print("ready", flush=True)
 {before}
 sys.stdin.readline()
 {after}
-for first in range(20):
+for first in range(10):
     envs.call("write", 3000 * first, 3000 * (first + 1), 99)
 before = ticks()
-time.sleep(1.0)
+time.sleep(0.5)
 print(ticks() - before, flush=True)
 try:
     envs.step([9, 0])
@@ -223,7 +223,7 @@ def test_workers_print_on_when_the_reader_of_stderr_has_left(tmp_path: Path, met
         told, _ = process.communicate("\n", timeout=WAIT_SECONDS)
     assert process.returncode == 0
     idle_ticks, last_words = told.splitlines()
-    assert int(idle_ticks) < 50
+    assert int(idle_ticks) < 25
     assert last_words == "True"
     news = [line for line in (tmp_path / "log").read_text().splitlines() if "reads stderr" in line]
     assert len(news) == 1

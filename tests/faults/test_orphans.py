@@ -75,8 +75,8 @@ envs.close(timeout=1000)
 MOMENTS = ["construction", "reset", "idle", "step", "restart", "close"]
 
 
-CASES = [("forkserver", moment) for moment in MOMENTS]
-CASES += [(method, moment) for method in ("fork", "spawn") for moment in ("construction", "step", "restart")]
+CASES = [("fork", moment) for moment in MOMENTS]
+CASES += [(method, moment) for method in ("forkserver", "spawn") for moment in ("construction", "step", "restart")]
 
 
 @pytest.mark.parametrize(("method", "moment"), CASES)
@@ -112,7 +112,7 @@ while True:
 
 
 @pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("milliseconds", [43, 0, 11, 97, 151])
+@pytest.mark.parametrize("milliseconds", [43, 0, 97])
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_nothing_outlives_a_process_that_is_killed_at_any_moment(
     tmp_path: Path, method: str, milliseconds: int

@@ -227,15 +227,6 @@ def test_environments_of_a_family_agree_on_its_tasks(family: str) -> None:
         env.close()
 
 
-def test_numbers_may_be_given_alone() -> None:
-    assert not hasattr(make_env("GridNavi-v0", 2), "eval_tasks")
-    assert not hasattr(make_env("GridNavi-v0", 2, num_eval_tasks=4), "train_tasks")
-    assert len(make_env("GridNavi-v0", 2, num_train_tasks=21).train_tasks) == 21
-    assert len(make_env(GridNaviEnv, 2, num_train_tasks=4, num_eval_tasks=2).eval_tasks) == 2
-    env: Any = make_env(Numbered, 2, num_train_tasks=5)
-    assert (env.unwrapped.numbers, hasattr(env, "train_tasks")) == ((5, None), False)
-
-
 class Numbered(gym.Env[Any, Any]):
     """A family that parts its tasks itself."""
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
-from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel_envs.testing import InfoKind, RewardKind, ScriptedEnv, assert_same_batch
+from parallel_envs.testing import (
+    FAULTS_AT,
+    Fault,
+    FaultyEnv,
+    Moment,
+    RewardKind,
+    ScriptedEnv,
+    assert_same_batch,
+)
 from tests.strategies import scripted_factories
 
 Env = gym.Env[Any, Any]
@@ -105,23 +113,6 @@ def test_rewards_have_the_form_asked_for(kind: RewardKind, form: type) -> None:
     assert type(env.step(0)[1]) is form
 
 
-def test_infos_are_empty_unless_asked_for_and_keys_flicker() -> None:
-    check_env(ScriptedEnv(render_mode="rgb_array"), skip_render_check=True)
-    assert [result[-1] for result in course(ScriptedEnv(), [0, 0])] == [{}, {}, {}]
-    env = ScriptedEnv(infos=[InfoKind.FLICKERING], episode_lengths=[100])
-    assert len({frozenset(result[-1]) for result in course(env, [0] * 50)}) > 3
-
-
-def test_reused_buffers_are_overwritten() -> None:
-    space = spaces.Dict(a=spaces.Box(0, 1, (2,)), b=spaces.Tuple([spaces.Box(0, 1, (3,))]))
-    env = ScriptedEnv(space, infos=[InfoKind.ARRAYS], reuse_buffers=True)
-    observation, info = env.reset(seed=0)
-    later, *_, later_info = env.step(0)
-    assert observation["a"] is later["a"]
-    assert observation["b"][0] is later["b"][0]
-    assert info is later_info
-
-
 @slow
 @given(factory=scripted_factories())
 def test_reused_buffers_hold_the_same_values(factory: Any) -> None:
@@ -167,3 +158,112 @@ print(env.reset(seed=3, options={"b": "x", "a": None}), env.step("left"), env.st
         for salt in ("1", "2")
     ]
     assert runs[0] == runs[1] != ""
+
+
+RAISING: dict[Fault, tuple[type[BaseException], str]] = {
+    Fault.EXCEPTION: (ValueError, "injected"),
+    Fault.UNPICKLABLE_EXCEPTION: (Exception, "injected"),
+    Fault.TWO_ARGUMENT_EXCEPTION: (Exception, "injected"),
+    Fault.SYSTEM_EXIT: (SystemExit, "17"),
+}
+ENDING = {Fault.SIGKILL: -9, Fault.SIGSEGV: -11, Fault.OS_EXIT: 17}
+LIVE = [moment for moment in Moment if moment is not Moment.IDLE]
+
+
+def live_through(env: FaultyEnv) -> None:
+    """All moments but the constructor, in order."""
+    env.reset(seed=0)
+    ended = False
+    while not ended:
+        _, _, terminated, truncated, _ = env.step(0)
+        ended = terminated or truncated
+    env.poke()
+    env.reset()
+    env.step(0)
+    env.close()
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    """The end of a fresh interpreter."""
+    environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
+
+
+def make_and_live(fault: Fault, moment: Moment, **settings: Any) -> None:
+    live_through(FaultyEnv(fault, moment, **settings))
+
+
+@pytest.mark.parametrize("moment", LIVE)
+@pytest.mark.parametrize("fault", RAISING)
+def test_errors_are_raised_at_their_moment(fault: Fault, moment: Moment) -> None:
+    error, text = RAISING[fault]
+    with pytest.raises(error, match=text):
+        make_and_live(fault, moment)
+
+
+STEPPING = """
+env.step(0)
+print("one step", flush=True)
+env.step(0)
+print("two steps", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "arguments", "rest", "printed"),
+    [
+        *((fault, "'step', at=2", STEPPING, "one step\n") for fault in ENDING),
+        (Fault.OS_EXIT, "'idle'", "env.step(0)\nthreading.Event().wait(60)", ""),
+    ],
+)
+def test_a_process_ends_in_its_way(fault: Fault, arguments: str, rest: str, printed: str) -> None:
+    opening = "import threading\nfrom parallel_envs.testing import FaultyEnv\n"
+    ended = run(f"{opening}env = FaultyEnv({fault.value!r}, {arguments})\nenv.reset(seed=0)\n{rest}")
+    assert (ended.returncode, ended.stdout) == (ENDING[fault], printed)
+
+
+def test_a_huge_reply_is_in_the_info_the_result_or_the_metadata() -> None:
+    moments = (Moment.RESET, Moment.STEP, Moment.AUTORESET)
+    for moment in moments:
+        env = FaultyEnv(Fault.HUGE_REPLY, moment, num_bytes=1000, episode_lengths=[1])
+        results: list[tuple[Any, ...]] = [env.reset(seed=0), env.step(0), env.reset()]
+        sizes = [len(result[-1].get("huge", b"")) for result in results]
+        assert sizes == [1000 * (moment is each) for each in moments]
+    assert len(FaultyEnv(Fault.HUGE_REPLY, Moment.CALL, num_bytes=1000).poke()) == 1000
+    assert len(FaultyEnv(Fault.HUGE_REPLY, Moment.CONSTRUCTOR, num_bytes=1000).metadata["huge"]) == 1000
+    assert "huge" not in FaultyEnv.metadata
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_the_occurrence_is_counted_and_before_it_the_env_is_a_scripted_env(at: int) -> None:
+    env, sound = (
+        FaultyEnv(Fault.EXCEPTION, Moment.STEP, at=at, episode_lengths=[100]),
+        ScriptedEnv(episode_lengths=[100]),
+    )
+    assert_same_batch(env.reset(seed=0), sound.reset(seed=0))
+    for _ in range(at - 1):
+        assert_same_batch(env.step(1), sound.step(1))
+    with pytest.raises(ValueError, match="injected"):
+        env.step(0)
+    env.step(0)
+    make_and_live(Fault.SLEEP, Moment.STEP, seconds=0.0)  # as long as it was told to
+
+
+def test_once_is_once_for_all_envs(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"once": tmp_path / "broken"}
+    with pytest.raises(ValueError, match="injected"):
+        make_and_live(Fault.EXCEPTION, Moment.STEP, **settings)
+    make_and_live(Fault.EXCEPTION, Moment.STEP, **settings)
+
+
+@pytest.mark.parametrize(
+    ("fault", "moment"),
+    [
+        *((fault, moment) for moment in Moment for fault in Fault if fault not in FAULTS_AT[moment]),
+        ("sigbus", "step"),
+        ("sigkill", "lunch"),
+    ],
+)
+def test_what_cannot_happen_and_unknown_words_are_refused(fault: Any, moment: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{fault}.*{moment}|'sigbus'|'lunch'"):
+        FaultyEnv(fault, moment)
