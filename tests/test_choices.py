@@ -95,8 +95,14 @@ def lines_with_errors(folder: Path, **code: str) -> list[tuple[str, int]]:
     config.write_text(f"[mypy]\nmypy_path = {ROOT}\nfollow_imports = silent\n{skipped}")
     for name, text in code.items():
         (folder / f"{name}.py").write_text(text)
-    options = ["--config-file", config, "--cache-dir", folder / "cache", *(f"{name}.py" for name in code)]
-    command = [sys.executable, "-m", "mypy", *options]
+    options: list[str | Path] = [
+        "--config-file",
+        config,
+        "--cache-dir",
+        folder / "cache",
+        *(f"{name}.py" for name in code),
+    ]
+    command: list[str | Path] = [sys.executable, "-m", "mypy", *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     found = re.findall(r"^(\w+)\.py:(\d+): error", done.stdout, re.MULTILINE)

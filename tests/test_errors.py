@@ -71,19 +71,6 @@ def test_an_interrupted_collection_is_a_ctrl_c_and_no_error() -> None:
     assert (interrupted.rollouts, str(interrupted)) == ([1, 2], "2 rollouts were complete")
 
 
-def test_errors_tell_what_they_know() -> None:
-    died = WorkerDied("worker 3 died", worker=3, pid=77, exitcode=-9)
-    assert (str(died), died.worker, died.pid, died.exitcode) == ("worker 3 died", 3, 77, -9)
-    late = StepTimeout("too late", workers=[1, 2], env_ids=[4, 5])
-    assert (str(late), late.workers, late.env_ids) == ("too late", (1, 2), (4, 5))
-    assert (WorkerTimeout("late").workers, StepTimeout("late").env_ids) == ((), ())
-    remote = RemoteError("it said no", type_name="KeyError", remote_message="'no'")
-    assert (str(remote), remote.type_name, remote.remote_message) == ("it said no", "KeyError", "'no'")
-    assert EnvError("no", type_name="E", remote_message="").env_ids == ()
-    assert PolicyError("no", type_name="E", remote_message="").agents == ()
-    assert str(RemoteTraceback("Traceback ...")) == "\nTraceback ..."
-
-
 OWN_ARGUMENTS = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup"}
 
 

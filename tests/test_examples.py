@@ -7,22 +7,13 @@ import importlib
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-from gymnasium.spaces import Discrete
-
-from parallel_envs.multiagent import MultiAgentEnvManager
-from tests.benchmarks.zoo_stage import LeavingAgents
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ROOM = EXAMPLES / "results"
-NUM_ENVS = 2
 
 
 def output_of(*command: str) -> str:
@@ -75,32 +66,6 @@ def test_four_policies_do_the_same_under_every_strategy() -> None:
     assert "auto chose " in shown
 
 
-class LeavingOneByOne(LeavingAgents):
-    """Three agents with nothing much to choose; agent `i` leaves in step `i + 1`, and each step pays 1."""
-
-    def action_space(self, agent: str) -> Any:
-        return Discrete(2)
-
-
-@pytest.fixture
-def ppo() -> Iterator[ModuleType]:
-    pytest.importorskip("torch")
-    spec = importlib.util.spec_from_file_location("shared_ppo_spread", EXAMPLES / "shared_ppo_spread.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
-@contextmanager
-def collector(ppo: ModuleType) -> Iterator[Any]:
-    with MultiAgentEnvManager([LeavingOneByOne] * NUM_ENVS, backend="serial") as envs:
-        rows = envs.as_vector_env()
-        yield ppo.Collector(rows, ppo.Network(rows), seed=1)
-
-
 def test_random_play_tells_returns_and_speed() -> None:
     pytest.importorskip("mpe2")
     shown = output_of("pettingzoo_random.py", "--num-envs", "2", "--steps", "60").splitlines()
@@ -114,41 +79,6 @@ def test_shared_ppo_trains() -> None:
     pytest.importorskip("torch")
     shown = output_of("shared_ppo_spread.py", "--total-steps", "900", "--num-envs", "4", "--num-steps", "52")
     assert "800 steps   mean return of the last  32 episodes" in shown  # 4 updates of 52 rows, of which 50 are steps
-
-
-def test_rows_that_do_not_act_do_not_count(ppo: ModuleType) -> None:
-    with collector(ppo) as collecting:
-        rollout = collecting.collect(9)
-    assert collecting.num_steps == 7 * NUM_ENVS  # three steps, a reset, three steps, a reset, one step
-    assert list(collecting.returns) == [6.0] * 2 * NUM_ENVS  # the first agent has one step, the last three
-    alive, no = rollout.alive[:4, :3].tolist(), False
-    assert alive == [[True, True, True], [no, True, True], [no, no, True], [no, no, no]]
-    assert rollout.ended[:4, :3].tolist() == [[True, no, no], [no, True, no], [no, no, True], [no, no, no]]
-
-
-def test_rows_that_do_not_act_have_no_advantage_and_pass_none_on(ppo: ModuleType) -> None:
-    import torch
-
-    with collector(ppo) as collecting:
-        rollout = collecting.collect(4)
-    rollout.values[:] = 0.0
-    rollout.values[~rollout.alive] = 1e6
-    found = rollout.advantages(torch.full((3 * NUM_ENVS,), 1e6), gamma=1.0, gae_lambda=1.0)
-    expected = [[1.0, 2.0, 3.0], [0.0, 1.0, 2.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
-    np.testing.assert_array_equal(found.numpy(), np.tile(expected, NUM_ENVS))
-
-
-def test_a_truncated_agent_would_have_gone_on(ppo: ModuleType) -> None:
-    import torch
-
-    rollout = ppo.Rollout(2, 1, 1)
-    rollout.rewards[0, 0] = 1.0
-    rollout.values[1, 0] = 10.0  # of the last thing it saw, which lies in the row after its end
-    rollout.alive[0, 0] = rollout.ended[0, 0] = True
-    found = rollout.advantages(torch.zeros(1), gamma=0.5, gae_lambda=1.0)
-    assert found[:, 0].tolist() == [6.0, 0.0]
-    rollout.terminated[0, 0] = True
-    assert rollout.advantages(torch.zeros(1), gamma=0.5, gae_lambda=1.0)[:, 0].tolist() == [1.0, 0.0]
 
 
 @pytest.fixture
@@ -189,10 +119,3 @@ def test_a_run_goes_on_when_its_config_wants_more(train_seeds: Any, tmp_path: Pa
     lines = [line["steps"] for line in train_seeds.read_metrics(tmp_path / "run")]
     assert lines == sorted(lines)
     assert lines[0] < 500
-
-
-def test_every_task_has_its_config(train_seeds: Any) -> None:
-    for name in train_seeds.TASKS:
-        settings = train_seeds.load_settings(ROOM / f"{name}.yaml")
-        train_seeds.env_factory(settings.env, settings.env_kwargs)
-        train_seeds.algorithm_configs(settings, ["agent", *settings.agents], train_seeds.configs_by_name())

@@ -118,16 +118,3 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
 def test_bad_seeds_and_names_are_refused(call: Callable[[], Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         call()
-
-
-def test_a_huge_number_is_no_path_of_small_ones() -> None:
-    try:
-        found = SeedTree(0).child(5 + 7 * 2**64).seed()
-    except ValueError:
-        return
-    assert found != SeedTree(0).child(5, 7).seed()
-
-
-def test_whole_numbers_of_numpy_are_as_good_as_any() -> None:
-    assert SeedTree(np.int64(3)).seed() == SeedTree(3).seed()  # type: ignore[arg-type]  # not an int to a type checker
-    assert SeedTree(3).child(np.int64(4)) == SeedTree(3).child(4)  # type: ignore[arg-type]  # as above

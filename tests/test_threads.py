@@ -136,8 +136,6 @@ def staying(call: Callable[[], Any]) -> Iterator[Running]:
         running.wait()
 
 
-# ---- docstrings --------------------------------------------------------------------------------------------------
-
 ROOMS: list[str] = ["evaluation", "groups", "learners", "meta", "multiagent", "policies", "rollouts", "seeding"]
 ROOMS += ["tasks", "vector", "wrappers"]
 
@@ -166,9 +164,6 @@ def is_value(kind: Any) -> bool:
 def test_its_docstring_says_what_threads_may_do(name: str, thing: Any) -> None:
     assert not inspect.isclass(thing) or vars(thing)["__doc__"] is not None  # its own, not one that is inherited
     assert (thing.__doc__ or "").count("Threads: ") == 1, f"{name} does not say in its docstring what threads may do"
-
-
-# ---- the guard itself --------------------------------------------------------------------------------------------
 
 
 class Guarded:
@@ -229,9 +224,6 @@ def test_a_ctrl_c_at_any_moment_leaves_no_thread_inside(method: str) -> None:
         assert at_once(guarded.refusing, guarded.waiting)[1:] == [0], f"struck at moment {moment}"
 
 
-# ---- forks -------------------------------------------------------------------------------------------------------
-
-
 def in_child(what: Callable[[], Any]) -> int:
     """Do something in a forked process. Its exit status: 0 if it returned, 1 if it raised, 14 if it hangs."""
     with warnings.catch_warnings():
@@ -290,9 +282,6 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_steps_groups() -> None
         finally:
             stop.set()
             running.join()
-
-
-# ---- one thread at a time ----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -455,9 +444,6 @@ def test_envs_a_step_may_be_begun_by_one_thread_and_ended_by_another() -> None:
     at_once(envs.close)
 
 
-# ---- close from another thread -----------------------------------------------------------------------------------
-
-
 def left_or_right(observation: Any) -> int:
     return int(observation[2] > 0)
 
@@ -530,9 +516,6 @@ def test_envs_that_are_not_held_are_closed_by_the_collector_of_any_thread() -> N
         warnings.simplefilter("error")
         at_once(drop, drop, collect_garbage, collect_garbage)
         at_once(collect_garbage)
-
-
-# ---- calls that wait for one another -----------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -672,8 +655,6 @@ def test_replay_one_thread_may_store_while_others_draw(kind: Any) -> None:
     at_once(store, partial(draw, 1), partial(draw, 2))
     assert buffer.num_added == 1000
 
-
-# ---- calls that have nothing to do with one another --------------------------------------------------------------
 
 TREE, CYCLE = parallel_envs.SeedTree(3), CycleTasks(range(5), seed=1)
 CYCLE.bind(3)

@@ -12,13 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import cli
-from benchmarks.experiments import Experiment, Figures, StepRatios
+from benchmarks.experiments import Experiment, Figures
 from benchmarks.peers import PEERS
 from benchmarks.syscalls import StraceMissing
-from benchmarks.targets import BARS, Bar, judge
+from benchmarks.targets import Bar, judge
 from parallel_envs.bench import cli as installed
 from parallel_envs.bench import machine
-from parallel_envs.bench.envs import resolve
 from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.turns import Pace
 from tests.benchmarks.stages import Absent, Broken
@@ -235,19 +234,3 @@ def test_a_bar_is_reached_missed_or_skipped(
     (verdict,) = judge([bar(outcome, **given)], PACE, lines.append)
     assert (verdict.outcome, verdict.value, verdict.note) == expected
     assert lines == ([] if "needs" in given else ["work: run"])
-
-
-def test_bars_of_one_experiment_share_its_run_and_verdicts_come_as_soon_as_they_are_there() -> None:
-    lines: list[str] = []
-    verdicts = judge([bar(3.0, limit=2.0), bar(3.0, limit=4.0)], PACE, lines.append)
-    assert [verdict.outcome for verdict in verdicts] == ["PASS", "FAIL"]
-    assert lines == ["work: run"]
-    verdicts = judge([bar(3.0, work="one"), bar(4.0, work="two")], PACE, lines.append)
-    assert next(verdicts).value == 3.0
-    assert lines[1:] == ["one: run"]
-    assert next(verdicts).value == 4.0
-
-
-def test_every_env_that_a_bar_names_can_be_resolved() -> None:
-    names = {each.experiment.env for each in BARS if isinstance(each.experiment, StepRatios)}
-    assert {resolve(name).name for name in names} == names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import mmap
 import os
 import shutil
@@ -17,14 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks import memory, syscalls
 from benchmarks.memory import Holdings, growth, watch
-from benchmarks.peers import PEERS, UnknownPeer, chosen_peers
+from benchmarks.peers import PEERS
 from benchmarks.startup import GYMNASIUM_FORK, Line, measure_startup
 from benchmarks.step_costs import measure_guard_cost
 from benchmarks.syscalls import StraceMissing, Trace, measure_calls, parse_summary, per_step
@@ -34,7 +30,6 @@ from parallel_envs.bench.measure import (
     MeasurementFailed,
     Slice,
     interleave,
-    paired_ratio,
     run_for,
     run_once,
     run_steps,
@@ -44,9 +39,7 @@ from parallel_envs.bench.runners import InProcess, Ours, Runner, Workload
 from parallel_envs.bench.suggest import Setting, Trial, advise, settings_to_try
 from parallel_envs.bench.turns import Driver, Pace, python_environment
 from parallel_envs.engine import SharedBlock
-from tests.benchmarks.stages import Broken, EpisodeEnv, NotingItsProcess, make_exiting
-
-rates = st.floats(min_value=1e-3, max_value=1e9)
+from tests.benchmarks.stages import Broken, NotingItsProcess, make_exiting
 
 
 def test_contestants_take_turns_within_a_round_and_each_round_begins_one_later() -> None:
@@ -87,14 +80,6 @@ def test_a_slice_lasts_until_its_time_has_passed_and_counts_the_last_call_whole(
     assert [run_steps(lambda: 8, steps) for steps in (20, 0)] == [24, 0]
 
 
-@given(st.lists(rates, min_size=1, max_size=20), st.floats(min_value=0.1, max_value=10.0))
-def test_a_ratio_is_blind_to_what_slows_whole_rounds(slowness: list[float], factor: float) -> None:
-    found = paired_ratio([each * factor for each in slowness], slowness)
-    assert found is not None
-    assert found.lower_quartile == pytest.approx(factor)
-    assert found.upper_quartile == pytest.approx(factor)
-
-
 SPACE = gymnasium.spaces.Discrete(2)
 SPINNING = Workload(factory=partial(SpinEnv, 10.0), action_space=SPACE, num_envs=2)
 
@@ -125,12 +110,6 @@ class Stat:
 
     def read_text(self) -> str:
         return next(self.looks)
-
-
-def test_facts_hold_no_name_and_no_path() -> None:
-    facts = machine.facts()
-    assert facts.keys() == {"cores", "busy_cores_beside", "processor", "system", "python", "versions"}
-    assert "/" not in repr(facts)
 
 
 def test_busy_cores_are_the_busy_share_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,12 +147,6 @@ def test_settings_run_from_the_plain_loop_to_one_worker_per_env() -> None:
         "process, 4 workers",
         "process, 32 workers",
     ]
-
-
-@pytest.mark.parametrize("setting", settings_to_try(num_envs=8, num_cores=2), ids=lambda setting: setting.name)
-@pytest.mark.parametrize("name", ["CartPole-v1", "spin:10"])
-def test_the_advice_is_a_line_of_python(setting: Setting, name: str) -> None:
-    ast.parse(setting.code(resolve(name), num_envs=8))
 
 
 def test_the_advice_names_what_was_measured() -> None:
@@ -230,10 +203,6 @@ def _trial(setting: Setting, rate: float, error: str | None = None) -> Trial:
 EVERYONE: dict[str, type[Runner]] = {InProcess.name: InProcess, Ours.name: Ours, **PEERS}
 
 
-def _workload(length: int, num_envs: int) -> Workload:
-    return Workload(factory=partial(EpisodeEnv, length), action_space=EpisodeEnv.action_space, num_envs=num_envs)
-
-
 def test_the_steps_counted_are_the_calls_of_step(tmp_path: Path) -> None:
     installed = [name for name, each in EVERYONE.items() if each.missing() is None]
     # A process of their own: what peers import and warn of is no part of this test run.
@@ -244,33 +213,6 @@ def test_the_steps_counted_are_the_calls_of_step(tmp_path: Path) -> None:
     counted = {name: int(count) for name, count in told.items()}
     assert counted == {name: (tmp_path / name).stat().st_size for name in installed}
     assert min(counted.values()) >= 40
-
-
-def test_a_row_that_only_reset_is_no_step_and_opening_again_begins_anew() -> None:
-    contestant = InProcess(_workload(length=3, num_envs=2))
-    for _ in range(2):
-        contestant.open()
-        assert [contestant.step() for _ in range(10)] == [2, 2, 2, 0, 2, 2, 2, 0, 2, 2]
-        contestant.close()
-
-
-def test_all_play_the_same_actions_and_the_given_space_stays_as_it_was() -> None:
-    space, twin = gymnasium.spaces.Discrete(1000, seed=5), gymnasium.spaces.Discrete(1000, seed=5)
-    workload = Workload(factory=partial(EpisodeEnv, 3), action_space=space, num_envs=2)
-    singles, batches = list(workload.single_actions()), list(workload.batched_actions())
-    np.testing.assert_array_equal(np.asarray(singles), np.stack(batches))
-    np.testing.assert_array_equal(np.asarray(singles), np.asarray(list(workload.single_actions())))
-    assert len(np.unique(np.asarray(singles))) > 2
-    assert space.sample() == twin.sample()
-
-
-@pytest.mark.parametrize(
-    ("text", "names"), [("all", tuple(PEERS)), ("none", ()), ("sb3, gymnasium,sb3", ("sb3", "gymnasium")), ("", ())]
-)
-def test_peers_are_chosen_by_name(text: str, names: tuple[str, ...]) -> None:
-    assert chosen_peers(text) == names
-    with pytest.raises(UnknownPeer, match=r'no peer called "envpool"\. Give some of gymnasium, sb3'):
-        chosen_peers(f"gymnasium,envpool,{text}")
 
 
 def test_an_id_is_made_by_gymnasium_and_a_factory_imported_by_its_path() -> None:
@@ -345,12 +287,6 @@ def contestant() -> Iterator[InProcess]:
     opened.open()
     yield opened
     opened.close()
-
-
-def test_ten_points_are_spread_evenly_over_the_steps(contestant: InProcess) -> None:
-    points = watch(contestant, 200)
-    assert [point.steps for point in points] == [20, 40, 60, 80, 100, 120, 140, 160, 180, 200]
-    assert all(point.rss_bytes > 0 and point.num_descriptors > 0 for point in points)
 
 
 def test_descriptors_that_are_left_open_are_seen(contestant: InProcess) -> None:

@@ -281,11 +281,6 @@ class Stage:
             self.model.ask_step(env, (value, (orders or {}).get(env, 0)))
         return dict(enumerate(rows_of_step(*self.envs.step(np.array([[value, 0] for value in values])))))
 
-    def restart(self, worker: int, attempts: int = 1) -> None:
-        """Another process in the place of a worker's."""
-        state = self.states[worker]
-        self.states[worker] = WorkerState(state.pid + 1, state.restarts + attempts)
-
     def check(self, rows: Rows, *, together: bool = True) -> list[str]:
         return self.model.check(rows, self.states, together=together)
 
@@ -308,18 +303,6 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     assert made.check(made.reset()) == []
     yield made
     made.envs.close()
-
-
-@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-@pytest.mark.parametrize("form", ["array", "dict"])
-def test_rows_of_gymnasiums_vector_env_are_right(mode: AutoresetMode, form: Form) -> None:
-    stage = Stage(mode, form)
-    assert stage.check(stage.reset()) == []
-    for step in range(200):
-        if step % 20 == 10:
-            assert stage.check(stage.reset([0, 2], [None, None, 5, None])) == []
-        assert stage.check(stage.step()) == []
-    stage.envs.close()
 
 
 RIGHT: list[str] = []
@@ -378,45 +361,3 @@ def test_a_row_that_is_swapped_stale_or_not_asked_for_is_caught(stage: Stage) ->
     wrongs = stage.check({**rows, 0: rows[1], 1: rows[0], 3: before[3]})
     assert [text.split(":")[0] for text in wrongs] == ["env 0", "env 1", "env 3"]
     assert "came instead of" in wrongs[0]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"reward": -1.0}, {"terminated": True}, {"truncated": True}, {"info": {"digest": 0}}],
-    ids=lambda change: next(iter(change)),
-)
-def test_a_change_of_anything_is_caught(stage: Stage, change: dict[str, Any]) -> None:
-    rows = stage.step()
-    (wrong,) = stage.check({**rows, 2: replace(rows[2], **change)})
-    assert wrong.startswith("env 2")
-
-
-@pytest.mark.parametrize("is_told", [True, False])
-def test_a_loss_that_is_told_in_the_next_call_is_right_and_one_that_is_never_told_is_caught(
-    stage: Stage, is_told: bool
-) -> None:
-    rows = stage.step()
-    stage.model.struck(1, 200)
-    if not is_told:
-        stage.restart(1)
-    assert stage.check(rows) == []
-    rows = stage.step()
-    if is_told:
-        stage.restart(1)
-        rows |= {2: stage.lost(2), 3: stage.lost(3)}
-    assert len(stage.check(rows)) == (0 if is_told else 2)
-
-
-def test_the_new_env_goes_on_from_its_own_seed_and_one_that_was_used_before_is_caught(stage: Stage) -> None:
-    rows = stage.step({0: RAISES})
-    stage.states[0] = WorkerState(100, 1)
-    assert stage.check({**rows, 0: stage.lost(0)}) == []
-    assert stage.model.envs[0].course is not None
-    assert stage.model.envs[0].course.seed == fresh_seed(0, 1)
-    stage.model.ask_reset(0, 5)
-    stage.model.envs[0].asked = None
-    for env in range(4):
-        stage.model.ask_step(env, (3, RAISES if env == 0 else 0))
-    stage.states[0] = WorkerState(100, 2)
-    (wrong,) = stage.check({0: stage.lost(0)})
-    assert "none of the fresh seeds" in wrong

@@ -14,20 +14,16 @@ from benchmarks import learners as bench_learners
 from benchmarks.iterations import (
     IS_AT_LEAST,
     PLAIN,
-    IterationPlan,
     IterationRow,
     iterations_report,
-    measure_iterations,
 )
 from benchmarks.learners import BARS as LEARNER_BARS
 from benchmarks.learners import (
-    LearnerPlan,
     LearnerRow,
     LearnerWork,
     learners,
     learners_report,
     made_plans,
-    measure_learners,
 )
 from benchmarks.learners import judged as judged_learners
 from benchmarks.meta import SEQUENTIAL as META_SEQUENTIAL
@@ -38,31 +34,12 @@ from benchmarks.train import (
     POLLING,
     SYNC,
     TrainPlan,
-    Turn,
-    judged,
     measure_train,
-    rows_of,
-    train_report,
 )
-from parallel_envs.bench.measure import Series, Spread
+from parallel_envs.bench.measure import Spread
 from parallel_envs.bench.turns import Pace
 
 pytest.importorskip("mpe2")
-
-
-@pytest.mark.slow
-def test_both_sides_play_rollouts_of_one_length_and_are_timed() -> None:
-    pace = Pace(seconds=0.001, rounds=1)
-    plain, *ours = measure_iterations(
-        IterationPlan(num_envs=2, num_workers=1, rollout_length=8, minibatch_size=8, pace=pace)
-    )
-    assert [row.name for row in (plain, *ours)] == [PLAIN, "fused", OVERLAP]
-    assert plain.error is None
-    assert plain.to_plain is None
-    for row in ours:
-        assert row.error is None
-        assert row.to_plain is not None
-        assert sum(row.shares.values()) == pytest.approx(1.0)
 
 
 LEARNER_WORK = LearnerWork(num_agents=2, hidden=8, batch=16)
@@ -83,17 +60,6 @@ def run(program: Callable[..., Any], *arguments: str) -> tuple[int, str]:
     app.command()(program)
     ran = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "150"})
     return ran.exit_code, ran.output
-
-
-@pytest.mark.slow
-def test_every_mode_has_a_row_beside_the_sequential_one() -> None:
-    plan = LearnerPlan(works=(LEARNER_WORK,), modes=("sequential", "fused", "auto"), pace=Pace(seconds=0.001, rounds=2))
-    rows = measure_learners(plan)
-    assert [one.name for one in rows] == ["sequential", "fused", "auto"]
-    assert all(one.error is None and one.updates is not None and one.updates.median > 0 for one in rows)
-    assert rows[0].to_sequential == Spread(1.0, 1.0, 1.0, 2)
-    assert rows[2].to_best is not None
-    assert rows[2].choice.startswith("auto: ")
 
 
 def test_the_command_prints_a_table_of_agents_with_experience_of_their_own() -> None:
@@ -165,33 +131,6 @@ SMALL = TrainPlan(
     rollouts=3,
     rounds=1,
 )
-
-
-def turns(sync: float, overlap: float) -> dict[str, Series[Turn]]:
-    """One after the other took 6 and 4 seconds."""
-    first = Turn(sync, 100, 1.0, collect_seconds=6.0, learn_seconds=4.0)
-    return {SYNC: Series([first] * 3), OVERLAP: Series([Turn(overlap, 100, 1.0)] * 3)}
-
-
-@pytest.mark.parametrize(("seconds", "part", "good"), [(6.0, 1.0, True), (6.81, 0.7975, False), (10.0, 0.0, False)])
-def test_what_is_saved_is_a_part_of_what_can_be(seconds: float, part: float, good: bool) -> None:
-    sync, overlap = rows_of(turns(10.0, seconds))
-    assert sync.bound == overlap.bound == 0.4
-    assert overlap.of_bound is not None
-    assert overlap.of_bound.median == pytest.approx(part)
-    ((row, _, passed),) = judged([sync, overlap])
-    assert (row, passed) == (overlap, good)
-    (note,) = train_report([sync, overlap], {}, "title").notes
-    assert note.startswith("PASS" if good else "FAIL")
-
-
-def test_fewer_steps_in_the_same_time_are_no_saving() -> None:
-    series = turns(10.0, 5.0)
-    series[POLLING] = Series([Turn(5.0, 50, 0.2)] * 3)
-    row = rows_of(series)[-1]
-    assert row.saved is not None
-    assert row.saved.median == pytest.approx(0.0)
-    assert row.learnt == 0.2
 
 
 @pytest.mark.slow

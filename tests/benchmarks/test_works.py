@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,19 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import cli, evaluations, groups, policies
-from benchmarks.eval_workloads import EVAL_WORKS, EvalWork
+from benchmarks.eval_workloads import EvalWork
 from benchmarks.evaluations import EvalPlan, evaluations_report, measure_evaluations
-from benchmarks.experiments import PolicyFigures, RolloutRatios
-from benchmarks.group_runners import Ours, PlainLoop, Player, ShippedPool
+from benchmarks.experiments import PolicyFigures
+from benchmarks.group_runners import Ours, PlainLoop
 from benchmarks.group_workloads import GROUP_WORKS, GroupWork, Waiting, answers
 from benchmarks.groups import CALLER, OURS, shipped
 from benchmarks.policies import (
     AUTO,
-    POLICY_WORKS,
     SEQUENTIAL,
     SHIPPED,
     Empty,
     PolicyPlan,
     PolicyWork,
-    Turner,
     measure_policies,
     measure_work,
 )
@@ -37,15 +34,12 @@ from benchmarks.rollouts import (
     NEEDS,
     WORKS,
     LockStep,
-    OursCollecting,
     RolloutPlan,
     Sequential,
     Work,
-    collectors,
     measure_rollouts,
     unequal_work,
 )
-from benchmarks.targets import BARS
 from parallel_envs.bench.envs import SpinEnv
 from parallel_envs.bench.measure import spread
 from parallel_envs.bench.turns import Pace
@@ -90,25 +84,6 @@ def test_what_is_missing_or_fails_is_told(works: dict[str, EvalWork]) -> None:
     report = evaluations_report(rows, {}, "title")
     assert "missing needs: pip install 'no-such-package'" in report.notes
     assert any("failing, jobs=0 failed: MeasurementFailed" in note or "no_such_policy" in note for note in report.notes)
-
-
-def test_every_work_has_its_bars_and_every_bar_its_figure() -> None:
-    promised = {bar.experiment.work for bar in BARS if hasattr(bar.experiment, "work")}
-    assert {*EVAL_WORKS} <= promised
-    promises = {"spread": 1.8, "unequal": 1.7, "short": 1.4, "mettagrid": 1.7}
-    assert {name: work.at_least for name, work in EVAL_WORKS.items()} == promises
-    for name, policy_work in POLICY_WORKS.items():
-        own = {bar.figure: bar for bar in BARS if bar.experiment == PolicyFigures(name)}
-        assert {AUTO, f"{AUTO} / best"} < set(own)
-        for figure, bar in own.items():
-            assert figure.partition(",")[0].partition(" /")[0] in policy_work.strategies
-            assert (bar.needs, bar.sense == "at most") == (policy_work.needs, figure == "process, us")
-        seen, alive = policy_work.turn()
-        assert list(seen) == policy_work.agents
-        assert (alive is None) == (policy_work.num_rows is None)
-    named = [(bar.experiment.work, bar.figure) for bar in BARS if isinstance(bar.experiment, RolloutRatios)]
-    assert named
-    assert [one for one in named if one[1] not in collectors(one[0], RolloutPlan().num_workers, 16)] == []
 
 
 SMALL = GroupWork(
@@ -193,37 +168,6 @@ def test_every_strategy_has_a_row_with_a_figure_beside_the_sequential_one() -> N
     assert set(figures) == {*names, *(f"{name}, us" for name in names), f"{AUTO} / best"}
 
 
-class Counting(Turner):
-    """Counts its turns, and breaks after some."""
-
-    def __init__(self, until: int = 1 << 60) -> None:
-        self.turns, self.until, self.closed = 0, until, False
-
-    def turn(self) -> int:
-        self.turns += 1
-        if self.turns > self.until:
-            raise ValueError("no more")
-        return 1
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_a_strategy_that_breaks_is_told_of_and_all_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Counting] = []
-    broken: Iterator[int] = iter([1 << 60, 20])
-
-    def open_one(*_: Any) -> Counting:
-        opened.append(Counting(next(broken)))
-        return opened[-1]
-
-    monkeypatch.setattr(policies, "Strategy", open_one)
-    work = PolicyWork(what="two", make=lambda _: Empty(), strategies=(SEQUENTIAL, "thread"))
-    good, bad = measure_work(work, plan())
-    assert (good.error, bad.error) == (None, "ValueError: no more")
-    assert all(one.closed for one in opened)
-
-
 SMALL_ROLLOUTS = functools.partial(unequal_work, num_rollouts=5, microseconds=0.0)
 
 
@@ -248,20 +192,6 @@ def test_all_ways_collect_the_same_rollouts(collector: Sequential | LockStep) ->
     actions = {len(one): one.actions.tolist() for one in collected(SMALL_ROLLOUTS(1))}
     assert {len(one): [int(action) for _, action, *_ in one] for one in found} == actions
     assert all(one[-1][3] and not any(over for *_, over, _, _ in one[:-1]) for one in found)
-
-
-def test_rollouts_are_cut_off_in_every_way_and_fewer_steps_are_an_error() -> None:
-    work = dataclasses.replace(SMALL_ROLLOUTS(2), max_steps=10, num_steps=50)
-    for collector in (Sequential(work), LockStep(work), OursCollecting(work)):
-        collector.open()
-        with closing(collector):
-            assert collector.step() == 50
-    right = SMALL_ROLLOUTS(1).num_steps
-    assert collected(SMALL_ROLLOUTS(1)).num_steps == right
-    lazy = Sequential(dataclasses.replace(SMALL_ROLLOUTS(1), num_steps=7))
-    lazy.open()
-    with closing(lazy), pytest.raises(RuntimeError, match=f"{right} steps were collected, .* have 7"):
-        lazy.step()
 
 
 @pytest.mark.usefixtures("only_small")
@@ -291,15 +221,3 @@ def test_a_work_that_lacks_its_library_is_named_and_nothing_is_started(monkeypat
     work = PolicyWork(what="w", make=Empty, strategies=(SEQUENTIAL,), needs=needs)  # type: ignore[arg-type]  # never made
     (found,) = measure_work(work, plan())
     assert (found.missing, found.turn, found.agent_microseconds) == ("the-package[extra]", None, None)
-
-
-def test_a_pool_that_ships_gives_histories_back() -> None:
-    pool = ShippedPool(SMALL, 1)
-    try:
-        player = Player(pool, SMALL)
-        for _ in range(3):
-            player.turn()
-        assert [len(entry["history"]) for entry in pool.entries] == [4] * 4
-        assert pool.entries[0]["history"][0]["reward"] == 1.0
-    finally:
-        pool.close()

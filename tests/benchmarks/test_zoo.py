@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,6 @@ from benchmarks.zoo import (
     OURS_EACH,
     OURS_FEW,
     ZOO_PEERS,
-    ManyAgents,
     OursTogether,
     PlainLoop,
     SuperSuit,
@@ -28,10 +25,10 @@ from benchmarks.zoo import (
     resolve_zoo,
     zoo_contestants,
 )
-from parallel_envs.bench.envs import EnvChoice, UnknownEnv
+from parallel_envs.bench.envs import EnvChoice
 from parallel_envs.bench.runners import Runner
-from parallel_envs.bench.turns import Pace, python_environment
-from tests.benchmarks.zoo_stage import KINDS, LeavingAgents
+from parallel_envs.bench.turns import Pace
+from tests.benchmarks.zoo_stage import LeavingAgents
 
 PACE = Pace(seconds=0.02, rounds=2)
 LEAVING = EnvChoice("leaving", LeavingAgents)
@@ -46,37 +43,6 @@ class AbsentZoo(SuperSuit):
     pip_name = "absent-library"
 
 
-def recorded(name: str, length: int, steps: int, folder: Path) -> tuple[int, list[str]]:
-    """How many steps a contestant says it made, and what the environments say they were told to do.
-
-    In its own process: what a peer imports and warns of is no part of this test run.
-    """
-    if KINDS[name](make_zoo_workload(LEAVING, 2)).missing() is not None:
-        pytest.skip(f"{name} is not installed")
-    record = folder / name.replace(" ", "_")
-    command = [sys.executable, "-m", "tests.benchmarks.zoo_stage", name, str(length), "2", str(steps), str(record)]
-    done = subprocess.run(command, env=python_environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.split()[-1]), sorted(record.read_text().splitlines())
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == OURS_FEW else pytest.mark.slow) for name in KINDS]
-)
-def test_the_steps_counted_are_the_calls_of_step(name: str, tmp_path: Path) -> None:
-    counted, lines = recorded(name, length=3, steps=40, folder=tmp_path)
-    assert counted == len(lines) >= 40
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in KINDS if name != PlainLoop.name])
-def test_every_contestant_gives_each_agent_the_same_actions(name: str, tmp_path: Path) -> None:
-    _, lines = recorded(name, length=1000, steps=20, folder=tmp_path)
-    _, plain = recorded(PlainLoop.name, length=1000, steps=20, folder=tmp_path)
-    assert lines == plain
-    assert len(set(lines)) == 20
-
-
 @pytest.mark.parametrize("kind", [OursTogether, PlainLoop])
 def test_a_row_in_which_no_agent_acts_is_no_step(kind: type[Runner]) -> None:
     contestant = kind(make_zoo_workload(LEAVING, num_envs=2))
@@ -86,25 +52,6 @@ def test_a_row_in_which_no_agent_acts_is_no_step(kind: type[Runner]) -> None:
         assert [contestant.step() for _ in range(9)] == [2, 2, 2, 0, 2, 2, 2, 0, 2]
     plan = ZooPlan(env=resolve_zoo("agents:3"), num_envs=2, num_workers=2, pace=PACE, peers=())
     assert OURS_FEW not in zoo_contestants(plan), "where each env has a worker ours is there once"
-
-
-@pytest.mark.filterwarnings("ignore:The old environment creation API")  # used by what is imported here
-def test_the_many_agents_are_an_env_of_pettingzoo() -> None:
-    from pettingzoo.test import parallel_api_test
-
-    parallel_api_test(ManyAgents(5), num_cycles=250)
-
-
-def test_what_cannot_be_measured_is_named_with_what_to_give() -> None:
-    with pytest.raises(UnknownEnv, match=r"agents:x.*Give a number, as in agents:64"):
-        resolve_zoo("agents:x")
-    for name, reason in [
-        ("mpe2.no_such_env", "No module named"),
-        ("json", "no attribute 'parallel_env'"),
-        ("spin:10", "not known beforehand"),
-    ]:
-        with pytest.raises(UnknownEnv, match=f"{reason}.* Give the path of a PettingZoo module"):
-            make_zoo_workload(resolve_zoo(name), 2)
 
 
 @pytest.mark.slow

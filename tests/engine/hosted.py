@@ -72,9 +72,6 @@ class Closing:
             print(self.line, file=file)
 
 
-# ---- errors --------------------------------------------------------------------------------------
-
-
 class TwoArgumentError(Exception):
     """An error that pickle cannot make again."""
 
@@ -131,8 +128,6 @@ class Raiser:
     def fail(self, name: str) -> None:
         raise ERRORS[name]()
 
-
-# ---- ends ----------------------------------------------------------------------------------------
 
 ENDS: dict[str, tuple[Callable[[], object], int]] = {
     "exit": (lambda: os._exit(7), 7),

@@ -44,9 +44,6 @@ def on_the_wire(sent: list[bytes]) -> bytes:
     return b"".join(len(frame).to_bytes(HEADER_BYTES, "little") + frame for frame in sent)
 
 
-# ---- properties ----------------------------------------------------------------------------------
-
-
 @given(sent=frames, cuts=st.lists(st.integers(1, 40), min_size=1))
 @example(sent=[b"", b"", b"x"], cuts=[1])
 @example(sent=[b"x" * 300], cuts=[7, 1, 1])
@@ -71,29 +68,6 @@ def _repeated(cuts: list[int]) -> Iterator[int]:
         yield from cuts
 
 
-@given(sent=st.lists(st.binary(max_size=300).map(lambda part: part * 200), max_size=6), flushes=st.integers(1, 3))
-def test_frames_arrive_whole_though_the_kernel_takes_little_at_once(sent: list[bytes], flushes: int) -> None:
-    ours, theirs = channel_pair()
-    with closing(ours), closing(theirs):
-        for end in (ours, theirs):
-            end.setblocking(False)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least there is: some kilobytes
-        outbox, inbox = Outbox(ours), Inbox(theirs)
-        arrived: list[bytes] = []
-        for frame in sent:
-            outbox.put(frame)
-        while outbox or len(arrived) < len(sent):
-            for _ in range(flushes):
-                outbox.flush()
-            while (received := inbox.receive()) is not None:
-                arrived.append(bytes(received))
-        assert arrived == sent
-        assert not outbox
-
-
-# ---- descriptors ---------------------------------------------------------------------------------
-
-
 def test_descriptors_travel_with_a_frame_that_leaves_in_pieces(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
     ours.setblocking(False)
@@ -113,9 +87,6 @@ def test_descriptors_travel_with_a_frame_that_leaves_in_pieces(ends: tuple[socke
     os.close(received[1][1][0])
     assert os.read(reader, 1) == b""  # that was the last writing end
     os.close(reader)
-
-
-# ---- the other side has gone ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kept", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 3])
@@ -175,9 +146,6 @@ def test_what_is_ready_is_told_until_it_is_forgotten(poller: Poller, pipe: tuple
     poller.close()
     poller.close()
     assert owned <= before
-
-
-# ---- one descriptor ------------------------------------------------------------------------------
 
 
 def test_readable_takes_numbers_that_select_does_not(pipe: tuple[int, int]) -> None:

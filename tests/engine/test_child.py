@@ -31,9 +31,6 @@ def open_any_file(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-# ---- surroundings --------------------------------------------------------------------------------
-
-
 def test_surroundings_are_those_of_the_moment(
     open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -99,9 +96,6 @@ def test_a_worker_is_a_process_apart(open_processes: Open) -> None:
     assert value_of(pool, pool.ring(key, 7)) == 7
 
 
-# ---- descriptors ---------------------------------------------------------------------------------
-
-
 def test_a_worker_holds_no_line_of_its_siblings(open_processes: Open) -> None:
     pool = open_processes(3)
     for kind in ("pipe:", "socket:"):
@@ -114,9 +108,6 @@ def test_a_fresh_interpreter_holds_no_file_of_the_askers(open_any_file: int) -> 
     pool = open_pool(1, settings_of("spawn"))
     assert not [link for link in run(pool, links, "/") if "held_by_the_asker" in link]
     pool.close()
-
-
-# ---- threads and cores ---------------------------------------------------------------------------
 
 
 def test_numeric_libraries_are_capped_and_the_asker_is_not(open_processes: Open) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.engine import HOST, PendingRequest, WorkerPool, open_pool, supervisor_client, supervisor_pid
+from parallel_envs.engine import HOST, PendingRequest, WorkerPool, open_pool, supervisor_pid
 from tests.engine.asking import (
     SOON_SECONDS,
     ends_within,
@@ -83,22 +82,13 @@ def test_workers_in_any_state_are_ended_in_time(open_processes: Open, gate: Gate
     assert close_in_time(pool, 20.0) < 0.1  # the second time there is nothing to do
 
 
-def test_with_no_time_at_all_the_workers_still_end_and_no_descriptor_stays_open(
-    open_processes: Open, gate: Gate
-) -> None:
+def test_with_no_time_at_all_the_workers_still_end(open_processes: Open, gate: Gate) -> None:
     pool = open_processes(2)
     pool.ring(host(pool, Gated, gate.path))
     pids = [pool.pid(worker) for worker in pool.all_workers]
     pool.close(timeout=0.0)
     assert all(ends_within(pid, SOON_SECONDS) for pid in pids)
     pool.close(timeout=0.0)
-    processes = [line.process for line in vars(pool)["_connections"]]
-    assert all(process.channel.fileno() < 0 for process in processes)
-    for process in processes:
-        process.exit_report()
-
-
-# ---- in a forked process -------------------------------------------------------------------------
 
 
 OPERATIONS: dict[str, Callable[[WorkerPool, int, PendingRequest], object]] = {
@@ -161,25 +151,6 @@ def test_a_forked_process_opens_pools_of_its_own(open_forkserver: Open, method: 
     assert value_of(pool, pool.ring(key, 7)) == 7
 
 
-def test_a_forked_process_opens_a_pool_though_a_thread_was_opening_one_as_it_was_forked(open_forkserver: Open) -> None:
-    open_forkserver()
-    held, forked = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with supervisor_client._guard.lock:
-            held.set()
-            forked.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    try:
-        assert in_fork(lambda: open_pool(1, settings_of("forkserver")).close()) is None
-    finally:
-        forked.set()
-        thread.join()
-
-
 def test_a_forked_process_that_exits_as_python_does_spoils_nothing(method: str, tmp_path: Path) -> None:
     done = run_script(
         tmp_path,
@@ -206,9 +177,6 @@ def test_a_forked_process_that_exits_as_python_does_spoils_nothing(method: str, 
         method,
     )
     assert (done.stdout, done.stderr) == ("fine\n", "")
-
-
-# ---- at the interpreter's exit -------------------------------------------------------------------
 
 
 def test_an_exit_handler_that_runs_late_finds_the_pool_closed_and_writes_nowhere(method: str, tmp_path: Path) -> None:

@@ -111,9 +111,6 @@ def test_a_worker_that_ends_amid_its_reply_has_died(
     assert death_of(pool, request).exitcode == -signal.SIGKILL
 
 
-# ---- last output ---------------------------------------------------------------------------------
-
-
 def test_a_death_tells_the_last_lines_that_were_written(open_processes: Open) -> None:
     many = [f"line {number}" for number in range(1000)]
     unfinished = [("write", 1, b"unfini"), ("write", 2, b"shed \xff")]
@@ -129,9 +126,6 @@ def test_a_death_tells_the_last_lines_that_were_written(open_processes: Open) ->
             settled(pool, pool.call(0, key, method, *arguments))
         assert death_of(pool, pool.call(0, key, "last_words", *last_words)).last_output == told
         pool.restart(0)
-
-
-# ---- workers that cannot begin -------------------------------------------------------------------
 
 
 def test_a_worker_that_cannot_begin_says_why(open_processes: Open) -> None:
@@ -190,8 +184,6 @@ def test_it_ends_as_soon_as_it_comes_back(open_forkserver: Open, way: int, statu
     assert answers == [status + 1] * 2
     assert value_of(pool, pool.ring(key, 2)) == 4  # and there is still one worker, who does the answering
 
-
-# ---- what is started in a session of its own -----------------------------------------------------
 
 LEAVES_ONE_BEHIND = """
 import subprocess

@@ -7,27 +7,12 @@ import os
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from parallel_envs.engine import SharedBlock
 from tests.engine.asking import host, run, settled, value_of
 from tests.engine.conftest import Open
 from tests.engine.hosted import BlockKeeper
-
-
-@pytest.mark.parametrize("num_bytes", [0, 1, 64])
-def test_a_block_is_zeros_of_its_size_and_arrays_are_views_of_it(num_bytes: int) -> None:
-    block = SharedBlock.create(num_bytes)
-    whole = block.array(np.uint8, (num_bytes,))
-    assert (block.num_bytes, whole.tolist()) == (num_bytes, [0] * num_bytes)
-    assert not os.get_inheritable(block.fd)
-    with pytest.raises(TypeError):
-        block.array(np.int64, (9,))  # beyond its end
-    if num_bytes == 64:
-        block.array(np.int32, (2, 3), offset=8)[:] = [[1, 2, 3], [4, 5, 6]]
-        assert block.array(np.int32, (16,)).tolist() == [0, 0, 1, 2, 3, 4, 5, 6, *[0] * 8]
-    block.close()
 
 
 def test_a_block_sent_to_a_worker_is_the_same_memory(open_any: Open) -> None:
@@ -97,13 +82,6 @@ def test_a_worker_gives_up_the_descriptors_of_blocks(open_processes: Open) -> No
         run(pool, lambda block: block.num_bytes, block)
         block.close()
     assert run(pool, count) == before
-
-
-def test_a_block_that_was_closed_cannot_be_sent(open_forkserver: Open) -> None:
-    block = SharedBlock.create(8)
-    block.close()
-    with pytest.raises((OSError, TypeError, ValueError), match="closed"):
-        run(open_forkserver(), lambda block: block.num_bytes, block)
 
 
 @pytest.mark.parametrize("count", [60, 100, 300])

@@ -23,16 +23,12 @@ from tests.engine.hosted import ERRORS, Echo, Raiser
         ({"context": "forkserve"}, r"context='forkserve' is not a start method\. Choose one of 'forkserver'"),
         ({"threads": 0}, r"threads=0 is not a number of threads\. Give at least 1, or None"),
         ({"threads": -2}, r"threads=-2"),
+        ({"affinity": []}, "affinity"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        PoolSettings(**settings)
-
-
-def test_no_cores_at_all_are_refused() -> None:
-    with pytest.raises(ValueError, match="affinity"):
-        open_pool(1, PoolSettings(affinity=[]))
+        open_pool(1, PoolSettings(**settings))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

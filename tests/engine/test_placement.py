@@ -11,7 +11,7 @@ import pytest
 
 from parallel_envs.engine import Meters, WorkerPool, cores_here, pin_workers
 from parallel_envs.engine.placement import SHORT_SECONDS, cores_are_shared, current_core, plan_cores, wake_orders
-from tests.engine.asking import host, kill, run, settled, value_of
+from tests.engine.asking import host, kill, run, settled
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo
 
@@ -73,13 +73,6 @@ def test_a_pool_is_settled_on_the_cores_there_are(open_forkserver: Open) -> None
     assert held == [[core] for core in CORES] * 2
 
 
-def test_settling_workers_of_this_process_moves_nobody(open_any: Open) -> None:
-    pool = open_any()
-    settled(pool, pool.ring(host(pool, Echo)))
-    pin_workers(pool)
-    assert cores_here() == CORES
-
-
 def test_a_death_is_seen_though_others_answer_at_every_first_look(open_forkserver: Open) -> None:
     pool = open_forkserver(3)
     key = host(pool, Echo)
@@ -121,15 +114,3 @@ def test_a_worker_that_stays_awake_does_not_sleep_between_bells_and_ends_at_once
     began = time.monotonic()
     pool.close()
     assert time.monotonic() - began < LONG / 6
-
-
-def test_a_worker_does_not_stay_awake_for_longer_than_it_was_told(open_forkserver: Open) -> None:
-    pool = open_forkserver()
-    key = host(pool, Echo)
-    pool.keep_awake(0, 0.05)
-    times_asleep(pool, key)
-    process, deadline = psutil.Process(pool.pid(0)), time.monotonic() + 20.0
-    while process.status() != psutil.STATUS_SLEEPING and time.monotonic() < deadline:
-        threading.Event().wait(0.01)
-    assert process.status() == psutil.STATUS_SLEEPING
-    assert value_of(pool, pool.ring(key, 7)) == 7

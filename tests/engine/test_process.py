@@ -22,8 +22,6 @@ from tests.gates import Gate
 
 MANY_BELLS = 10_000  # a pipe holds some 4,000
 
-# ---- how much fits -------------------------------------------------------------------------------
-
 
 def test_bells_rung_together_beyond_what_a_pipe_holds_are_all_rung_in_order(open_forkserver: Open, gate: Gate) -> None:
     pool = open_forkserver(2)
@@ -84,9 +82,6 @@ def test_bytes_on_the_way_are_counted(open_forkserver: Open) -> None:
     value_of(pool, pool.call(0, key, "echo", bytes(100_000)))
     value_of(pool, pool.ring(key, 1))
     assert 200_000 <= pool.meters(0).num_bytes - before < 210_000
-
-
-# ---- what cannot travel --------------------------------------------------------------------------
 
 
 def test_an_argument_that_cannot_travel_is_named_before_anything_is_sent(open_forkserver: Open) -> None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import pytest
 
 from parallel_envs.engine import HOST, open_pool
 from parallel_envs.engine.child_setup import STACK_SIGNAL
 from tests.engine.asking import (
-    SOON_SECONDS,
     WAIT_SECONDS,
     ends_within,
-    failure_of,
     host,
     reply_to,
     run,
@@ -24,10 +21,8 @@ from tests.engine.asking import (
     value_of,
 )
 from tests.engine.conftest import Open
-from tests.engine.hosted import LAST_WORDS, Echo, Gated, Mortal, Runner
+from tests.engine.hosted import LAST_WORDS, Echo, Gated, Mortal
 from tests.gates import Gate
-
-# ---- kill ----------------------------------------------------------------------------------------
 
 
 def test_what_a_killed_worker_owed_is_answered_by_its_death(open_processes: Open, gate: Gate) -> None:
@@ -42,21 +37,6 @@ def test_what_a_killed_worker_owed_is_answered_by_its_death(open_processes: Open
         assert replies[0].death.exitcode == -signal.SIGKILL
     assert [request.replies[1].value for request in owed] == [0, 1, 2]
     assert pool.death(0) == owed[0].replies[0].death
-
-
-# ---- restart -------------------------------------------------------------------------------------
-
-
-def test_a_restarted_worker_is_fresh_and_its_siblings_are_as_they_were(open_any: Open) -> None:
-    pool = open_any(2)
-    key = host(pool, Echo)
-    settled(pool, pool.ring(key, 5))
-    pool.restart(0)
-    assert failure_of(pool, pool.ring(key, 1, workers=(0,))).type_name == "KeyError"
-    settled(pool, pool.call(0, HOST, "build", key, Echo))
-    assert value_of(pool, pool.ring(key, 7, workers=(0,))) == 7
-    histories = settled(pool, pool.call_all(key, "history")).replies
-    assert [histories[worker].value for worker in (0, 1)] == [[7], [5]]
 
 
 def test_what_waited_for_a_killed_worker_does_not_reach_the_next(open_forkserver: Open, gate: Gate) -> None:
@@ -84,46 +64,6 @@ def test_answers_of_a_killed_worker_are_not_taken_for_those_of_the_next(open_for
     pool.restart(0)
     settled(pool, pool.call(0, HOST, "build", key, Echo))
     assert [value_of(pool, pool.ring(key, number)) for number in (1, 2, 3)] == [1, 2, 3]
-
-
-# ---- stacks --------------------------------------------------------------------------------------
-
-
-def test_a_stack_tells_where_a_worker_is(open_parallel: Open, gate: Gate) -> None:
-    pool = open_parallel(2)
-    request, stack = pool.ring(host(pool, Gated, gate.path), workers=(1,)), ""
-    while "wait_at" not in stack:  # until it has come there
-        stack = pool.stack(1)
-    assert "gates.py" in stack
-    assert "wait_at" not in pool.stack(0)
-    gate.let_through()
-    settled(pool, request)
-
-
-def test_a_worker_that_cannot_tell_its_stack_is_told_so_in_time(open_forkserver: Open) -> None:
-    pool = open_forkserver(2)
-    run(pool, os.getpid)
-    os.kill(pool.pid(0), signal.SIGSTOP)
-    began = time.monotonic()
-    told = pool.stack(0, timeout=0.1)
-    assert time.monotonic() - began < SOON_SECONDS
-    assert "no stack" in told
-    assert "stopped" in told
-    os.kill(pool.pid(0), signal.SIGCONT)
-    assert run(pool, os.getpid, worker=1) == pool.pid(1)
-    assert run(pool, os.getpid) == pool.pid(0)
-
-
-def test_a_stopped_worker_answers_however_often_its_stack_was_asked_for(open_forkserver: Open) -> None:
-    pool = open_forkserver()
-    key, pid = host(pool, Runner), pool.pid(0)
-    for _ in range(2):
-        os.kill(pid, signal.SIGSTOP)
-        request = pool.call(0, key, "run", os.getpid)
-        for _ in range(300):  # more stacks than a pipe has room for
-            assert "no stack" in pool.stack(0, timeout=0.0)
-        os.kill(pid, signal.SIGCONT)
-        assert value_of(pool, request) == pid
 
 
 def test_at_most_one_request_for_a_stack_waits_for_a_worker(open_forkserver: Open) -> None:
@@ -168,9 +108,6 @@ def test_asking_for_the_stack_of_a_worker_that_is_still_starting_does_not_end_it
     pool.stack(0, timeout=0.0)
     assert reply_to(pool, pool.call(0, HOST, "build", pool.new_key(), Echo)) is None
     pool.close()
-
-
-# ---- placement -----------------------------------------------------------------------------------
 
 
 def test_keeping_a_worker_on_a_core_that_is_not_there_is_no_error(open_any: Open) -> None:

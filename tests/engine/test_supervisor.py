@@ -39,16 +39,6 @@ def end_the_supervisor() -> int:
     return pid
 
 
-# ---- its own end ---------------------------------------------------------------------------------
-
-
-def test_one_supervisor_serves_all_pools(open_processes: Open) -> None:
-    before = the_supervisor()
-    for _ in range(3):
-        open_processes().close()
-    assert supervisor_pid() == before
-
-
 def test_modules_are_loaded_before_the_first_worker_is_asked_for(tmp_path: Path) -> None:
     module = tmp_path / "loaded_early.py"
     module.write_text("import os; PID = os.getpid()")
@@ -70,14 +60,6 @@ def test_modules_are_loaded_before_the_first_worker_is_asked_for(tmp_path: Path)
     assert (ran.stdout, ran.stderr, ran.returncode) == ("True True\n", "", 0)  # loaded in a fork server
 
 
-def test_a_supervisor_that_was_killed_is_replaced(open_processes: Open) -> None:
-    before = end_the_supervisor()
-    assert supervisor_pid() is None
-    pool = open_processes()
-    assert supervisor_pid() not in (None, before)
-    assert value_of(pool, pool.ring(host(pool, Echo), 7)) == 7
-
-
 def test_forked_workers_outlive_a_supervisor_that_was_killed_and_may_print() -> None:
     pool = open_pool(1, settings_of("fork"))
     talker, echo = host(pool, Talker), host(pool, Echo)
@@ -91,9 +73,6 @@ def test_forked_workers_outlive_a_supervisor_that_was_killed_and_may_print() -> 
     assert reply.death.exitcode == -signal.SIGKILL
     pool.close()
     start_supervisor()
-
-
-# ---- interruptions -------------------------------------------------------------------------------
 
 
 def test_ctrl_c_while_the_supervisor_is_asked_mixes_up_no_answers() -> None:
@@ -167,9 +146,6 @@ print("closed")
         except subprocess.TimeoutExpired:
             output = "hangs"
     assert output == "closed\n"
-
-
-# ---- out of means --------------------------------------------------------------------------------
 
 
 @dataclass

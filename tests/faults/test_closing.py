@@ -113,9 +113,6 @@ def test_an_env_that_hangs_holds_up_no_close(make: Make, gate: Gate, backend: st
         envs.close(**how)
 
 
-# ---- without a call ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("state", ["idle", "with workers stopped amid a step"])
 def test_a_manager_that_is_forgotten_is_closed_in_the_five_seconds_of_the_default(gate: Gate, state: str) -> None:
     with within(5.0 + SLACK):
@@ -171,9 +168,6 @@ def test_at_the_end_of_a_script_all_is_closed_in_time(method: str, tmp_path: Pat
     assert done.returncode == {"by sys.exit": 3, "by an error": 1, "in a function": 4}.get(last, 0)
     assert done.stderr.splitlines()[-1:] == (["ValueError: of the script"] if last == "by an error" else [])
     assert len(list(tmp_path.glob("closed *"))) == (1 if "step" in last or "worker" in last or "crash" in last else 2)
-
-
-# ---- what an env started -------------------------------------------------------------------------
 
 
 def founded(envs: ParallelEnvManager) -> set[int]:

@@ -51,9 +51,6 @@ class StuckEnv(ScriptedEnv):
         os.waitpid(pid, 0)
 
 
-# ---- what is told --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("way", ["fall_asleep", "go_round_in_circles", "wait_for_a_child"])
 def test_the_error_shows_where_each_env_hangs(make: Make, way: str) -> None:
     envs = make([partial(StuckEnv, way), partial(ScriptedEnv, **LONG), partial(StuckEnv, "fall_asleep")])
@@ -88,9 +85,6 @@ def test_a_thread_that_hangs_shows_its_stack_and_cannot_be_restarted(make: Make,
         assert any("Use backend='process'" in note for note in caught.value.__notes__)
     gate.let_through()
     assert envs.step_wait(timeout=60.0)[1].tolist() == [1.0]
-
-
-# ---- waiting again -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["thread", "process"])
@@ -161,23 +155,6 @@ def test_a_late_reply_never_answers_a_later_question(make: Make, gate: Gate) -> 
     assert envs.step(TWO, timeout=20.0)[0].tolist() == [[1, 1], [1, 1]]
 
 
-def test_a_result_that_was_not_waited_for_belongs_to_its_own_step(make: Make, gate: Gate) -> None:
-    envs = make([partial(GatedEnv, gate.path), partial(CountingEnv, 100)], step_timeout=None)
-    reset(envs)
-    envs.send(TWO)
-    assert envs.recv()[0].tolist() == [1]
-    for number in (2, 3, 4):
-        envs.send(ONE, env_ids=1)
-        order, observations, *_ = envs.recv()
-        assert (order.tolist(), observations.tolist()) == ([1], [[0, number]])
-    gate.let_through()
-    order, observations, *_ = envs.recv(timeout=20.0)
-    assert (order.tolist(), observations.tolist()) == ([0], [[0, 1]])
-
-
-# ---- restarting ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("fault", "num_workers"),
     [(Fault.SLEEP, 1), (Fault.SIGSTOP, 2), (Fault.INFINITE_LOOP, 4)],
@@ -245,9 +222,6 @@ class ThenFaultyEnv(FaultyEnv):
     def step(self, action: Any) -> Any:
         wait_at(self.gate)
         return super().step(action)
-
-
-# ---- no time, and endless time -------------------------------------------------------------------
 
 
 @pytest.mark.slow(sample=True)

@@ -47,7 +47,6 @@ from tests.faults.matrix import (
     text_of,
     within,
 )
-from tests.faults.processes import all_end_within
 from tests.gates import Gate, wait_at
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
 
@@ -58,7 +57,6 @@ CASES += [("spawn", *case) for case in ALL[::3] if case[1] is not Moment.CONSTRU
 CONSTRUCTING = [case for case in CASES if case[2] is Moment.CONSTRUCTOR]
 CLOSING = [case for case in CASES if case[2] is Moment.CLOSE]
 BREAKING = [case for case in CASES if case[2] in ASKING and case[1:] not in HARMLESS]
-TO_CLOSE = [case for case in BREAKING if case[0] == "fork" and case[2] is Moment.STEP] + BREAKING[::7]
 RAISING = [
     (backend, *case)
     for backend in ("serial", "thread")
@@ -76,9 +74,6 @@ PATIENT: dict[str, Any] = {"step_timeout": 60.0, "reset_timeout": 60.0}
 def neighbours(fault: Fault, moment: Moment, folder: Path) -> list[Any]:
     """A sound env, and one that breaks."""
     return [sound(moment), faulty(fault, moment, folder / "broken")]
-
-
-# ---- the matrix ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("context", "fault", "moment"), covering(CONSTRUCTING), ids=name)
@@ -143,19 +138,6 @@ def end_what_is_pending(envs: ParallelEnvManager, moment: Moment) -> None:
         return
     infos = envs.reset_wait()[1] if moment is Moment.RESET else envs.step_wait()[4]
     assert infos["worker_restarted"].tolist() == [False, True]
-
-
-@pytest.mark.parametrize(("context", "fault", "moment"), covering(TO_CLOSE), ids=name)
-@pytest.mark.slow(sample=True)
-def test_a_manager_can_be_closed_after_any_fault(
-    make: Make, tmp_path: Path, context: str, fault: Fault, moment: Moment
-) -> None:
-    envs = make(neighbours(fault, moment, tmp_path), context=context)
-    told_of(envs, fault, moment)
-    pids = {row["pid"] for row in envs.stats()}
-    with within(CLOSE_SECONDS + SLACK):
-        envs.close(timeout=CLOSE_SECONDS)
-    assert all_end_within(pids, 0.0)
 
 
 @pytest.mark.parametrize(("context", "fault", "moment"), covering(CLOSING), ids=name)
@@ -236,9 +218,6 @@ class NotedEnv(ScriptedEnv):
         self.note.touch()
 
 
-# ---- what is told of a death ---------------------------------------------------------------------
-
-
 def test_when_all_workers_die_one_of_them_is_named(make: Make, tmp_path: Path) -> None:
     envs = make([faulty(Fault.SIGKILL, Moment.STEP, tmp_path / f"broken {env}") for env in range(3)])
     reset(envs)
@@ -287,19 +266,6 @@ def test_a_death_in_a_call_advises_what_is_left_to_do(make: Make) -> None:
             envs.apply(lambda env: os._exit(1))
         assert ("on_failure='restart'" in str(caught.value)) is is_known
         assert ("the next step or reset does so by itself" in str(caught.value)) is not is_known
-
-
-def test_the_living_answer_while_a_dead_worker_waits_to_be_replaced(make: Make, tmp_path: Path) -> None:
-    envs = make(neighbours(Fault.OS_EXIT, Moment.STEP, tmp_path))
-    reset(envs)
-    with pytest.raises(WorkerDied):
-        step(envs)
-    assert envs.get_attr("elapsed", env_ids=0) == (1,)
-    envs.send(np.array([1]), env_ids=0)
-    assert envs.recv()[0].tolist() == [0]
-
-
-# ---- beside others that are at work, on_failure="raise" ------------------------------------------
 
 
 class DyingEnv(CountingEnv):
@@ -472,9 +438,6 @@ def test_a_death_in_construction_is_raised_while_others_are_being_made(make: Mak
     fns = [partial(SlowToMakeEnv, gate.path), partial(DyingEnv, tmp_path / "lives", "init")]
     with pytest.raises(WorkerDied, match=r"^Worker 1 .*exit code 7 during its construction\."):
         make(fns, start_timeout=60.0)
-
-
-# ---- beside others that are at work, on_failure="restart" ----------------------------------------
 
 
 @pytest.mark.parametrize(("own_pace", "copy"), [(False, True), (True, False)], ids=["step", "send"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -75,56 +74,25 @@ envs.close(timeout=1000)
 MOMENTS = ["construction", "reset", "idle", "step", "restart", "close"]
 
 
-CASES = [("fork", moment) for moment in MOMENTS]
-CASES += [(method, moment) for method in ("forkserver", "spawn") for moment in ("construction", "step", "restart")]
+CASES = [("fork", moment, signal.SIGKILL) for moment in MOMENTS]
+CASES += [
+    (method, moment, signal.SIGKILL) for method in ("forkserver", "spawn") for moment in ("construction", "restart")
+]
+CASES += [("forkserver", "step", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV)]
 
 
-@pytest.mark.parametrize(("method", "moment"), CASES)
+@pytest.mark.parametrize(("method", "moment", "number"), CASES)
 @pytest.mark.slow(sample=True)
-def test_nothing_outlives_a_process_that_is_killed(method: str, tmp_path: Path, moment: str) -> None:
+def test_nothing_outlives_a_process_that_a_signal_ends(method: str, tmp_path: Path, moment: str, number: int) -> None:
     os.mkfifo(tmp_path / "come")
     with running(tmp_path, SCRIPT, method, moment) as (process, mark):
         with (tmp_path / "come").open("rb") as come:
             assert come.read(1)
         pids = marked(mark)
         assert len(pids) >= 3
-        process.kill()
+        process.send_signal(number)
         assert all_end_within(pids, GONE_SECONDS)
         assert marked(mark) == set()
-
-
-LIFE = """
-import numpy as np
-from parallel_envs import ParallelEnvManager
-from parallel_envs.testing import ScriptedEnv
-
-print("alive", flush=True)
-while True:
-    envs = ParallelEnvManager([ScriptedEnv] * 2, context=sys.argv[1], on_failure="restart")
-    envs.reset(seed=0)
-    for _ in range(3):
-        envs.step(np.zeros(2, int))
-        envs.restart(1)
-    os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
-    envs.step(np.zeros(2, int))
-    envs.close()
-"""
-
-
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("milliseconds", [43, 0, 97])
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_nothing_outlives_a_process_that_is_killed_at_any_moment(
-    tmp_path: Path, method: str, milliseconds: int
-) -> None:
-    with running(tmp_path, LIFE, method) as (process, mark):
-        assert process.stdout is not None
-        assert process.stdout.readline() == "alive\n"
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=milliseconds / 1000)
-        process.kill()
-        process.wait()
-        assert left_after(GONE_SECONDS, mark) == set()
 
 
 BOTH = """
@@ -200,9 +168,6 @@ def test_a_process_that_the_program_forked_keeps_no_forked_worker_alive(tmp_path
         process.kill()
         assert ends_within(worker, WAIT_SECONDS)
         assert not ends_within(forked, 0.0)
-
-
-# ---- the supervisor ----------------------------------------------------------------------------------
 
 
 @pytest.fixture

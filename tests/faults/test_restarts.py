@@ -21,9 +21,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs import ParallelEnvManager, SeedTree
+from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied, WorkerStartError
-from parallel_envs.testing import FAULTS_AT, Fault, FaultyEnv, InfoKind, Moment, ScriptedEnv, assert_same_batch
+from parallel_envs.testing import FAULTS_AT, Fault, FaultyEnv, InfoKind, Moment, ScriptedEnv
 from parallel_envs.vector.recovery import RestartBudget
 from tests.engine.asking import ends_within
 from tests.faults.broken_envs import LONG, AnnouncingEnv, BreakingEnv, LockInfoEnv, always, lives
@@ -38,7 +38,6 @@ from tests.faults.matrix import (
     Make,
     await_idle_fault,
     covering,
-    faulty,
     name,
     reset,
     step,
@@ -178,9 +177,6 @@ def test_rows_of_any_space_are_right_before_and_after_a_restart(
     assert num_lost == (1 if fault is Fault.EXCEPTION or num_workers == 3 else len(envs.stats()[0]["env_ids"]))
 
 
-# ---- by hand -------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 @pytest.mark.parametrize(
@@ -201,15 +197,6 @@ def test_idle_envs_that_are_restarted_say_so_in_the_next_step(
     witness.step(lost=chosen)
     for _ in range(5):
         witness.step()
-
-
-def test_a_restart_before_the_first_reset_harms_nothing(make: Make) -> None:
-    envs = make([partial(ScriptedEnv, **LONG)] * 2)
-    envs.restart(0)
-    witness = Witness(envs, **LONG)
-    witness.courses[0].num_lost += 1
-    witness.reset()
-    witness.step()
 
 
 def test_a_reset_takes_back_what_the_next_step_would_have_said(make: Make) -> None:
@@ -252,20 +239,6 @@ def test_one_of_several_envs_is_replaced_within_its_worker(make: Make) -> None:
     assert envs.get_attr("elapsed") == (1, 0, 1)
 
 
-def test_a_dead_worker_is_replaced_as_a_whole(make: Make, tmp_path: Path) -> None:
-    fns = [faulty(Fault.OS_EXIT, Moment.STEP, tmp_path / "broken"), *[partial(ScriptedEnv, **LONG)] * 3]
-    envs = make(fns, num_workers=2)
-    witness = Witness(envs, **LONG)
-    witness.reset()
-    with pytest.raises(WorkerDied):
-        step(envs)
-    for course in witness.courses[2:]:
-        course.step(np.int64(course.index % 3))
-    envs.restart(0)
-    witness.step(lost={0, 1})
-    witness.step()
-
-
 def test_idle_workers_are_restarted_while_others_are_busy(make: Make, gate: Gate) -> None:
     envs = make([partial(GatedEnv, gate.path), CountingEnv], step_timeout=None)
     reset(envs)
@@ -298,9 +271,6 @@ def test_a_busy_worker_that_is_no_process_cannot_be_restarted(make: Make, gate: 
     assert envs.step_wait()[1].tolist() == [1.0]
 
 
-# ---- seeds: fresh, from the tree of the last seeded reset, and the same in every run -------------
-
-
 class SeedNotingEnv(ScriptedEnv):
     """Tells the seeds of its resets."""
 
@@ -330,50 +300,6 @@ def test_every_new_life_has_a_seed_of_its_own(make: Make, backend: str, seed: An
     assert len(seen) == (3 if seed == 7 else 0) + 2 * 3
 
 
-@pytest.mark.parametrize("backend", ["serial", "process"])
-def test_seeds_come_from_the_tree_of_the_last_seeded_reset(make: Make, backend: str) -> None:
-    envs = make([SeedNotingEnv] * 2, backend=backend)
-    for seed in (7, 8):
-        envs.reset(seed=seed)
-        envs.reset()
-        envs.restart(1)
-        assert seeds_of(envs)[1] in {SeedTree(seed).child("restart", 1, count).seed() for count in (1, 2)}
-
-
-def test_seeds_depend_neither_on_other_envs_that_were_replaced_nor_on_faults_before_the_seeded_reset(
-    make: Make,
-) -> None:
-    told = set()
-    for earlier, others in ((0, []), (1, []), (2, []), (0, [0]), (0, [0, 2])):
-        envs = make([SeedNotingEnv] * 3, context="fork")
-        for _ in range(earlier):
-            envs.restart(1)
-        envs.reset(seed=7)
-        for other in others:
-            envs.restart(other)
-        envs.restart(1)
-        told.add(seeds_of(envs)[1])
-    assert len(told) == 1
-
-
-@pytest.mark.parametrize("num_workers", [2])
-def test_two_runs_with_the_same_faults_are_the_same_by_any_start_method(
-    make: Make, tmp_path: Path, num_workers: int
-) -> None:
-    """Twelve steps in which two envs break, one of them twice."""
-    courses = []
-    for context in ("forkserver", "fork"):
-        kill = partial(FaultyEnv, Fault.SIGKILL, Moment.STEP, at=5, once=tmp_path / context, **LONG)
-        fails = partial(FaultyEnv, Fault.EXCEPTION, Moment.STEP, at=3, **LONG)
-        sound = partial(ScriptedEnv, **LONG)
-        envs = make([fails, sound, kill, sound], num_workers=num_workers, on_failure="restart", context=context)
-        courses.append([reset(envs), *(step(envs) for _ in range(12))])
-        envs.close()
-    assert_same_batch(*courses)
-    marked = [batch[4].get("worker_restarted", np.zeros(4, bool)) for batch in courses[0][1:]]
-    assert np.any(marked, axis=0).tolist() == [True, False, True, num_workers == 2]
-
-
 TWO = np.zeros(2, np.int64)
 
 
@@ -400,9 +326,6 @@ def test_the_time_in_which_a_worker_hung_does_not_count() -> None:
     assert [budget.spend(0, 301.0 * hang, waited=300.0) for hang in range(1, 5)] == [True, True, True, False]
     assert budget.spend(0, 301.0 * 4 + 601.0)
     assert budget.spend(1, 301.0 * 4)
-
-
-# ---- parts that break again and again ------------------------------------------------------------
 
 
 def beside(make: Make, broken: Callable[[], Any], **settings: Any) -> Any:
@@ -506,8 +429,6 @@ def test_an_old_env_that_closes_badly_does_not_matter(make: Make, tmp_path: Path
         witness.step(lost={1})
     witness.step()
 
-
-# ---- envs that cannot be made anew, or whose making is cut short ---------------------------------
 
 DIES = partial(os._exit, 3)
 REASON = "the licence server is down"
@@ -629,9 +550,6 @@ def test_the_reason_is_told_after_a_restart_by_hand(make: Make, tmp_path: Path, 
     (tmp_path / "lives.up").touch()
     envs.restart([1])
     assert envs.step(TWO)[3].tolist() == [False, True]
-
-
-# ---- replies of which a part is bad: the rest is heard, and the right env is blamed --------------
 
 
 def test_after_an_info_that_cannot_travel_its_env_is_blamed_and_the_infos_are_right(make: Make) -> None:

@@ -43,9 +43,6 @@ def stopped_supervisor() -> Iterator[int]:
         os.kill(pid, signal.SIGCONT)
 
 
-# ---- a supervisor that is stopped --------------------------------------------------------------------
-
-
 @pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("context", ["forkserver", "fork", "spawn"])
 def test_close_keeps_its_time_though_the_supervisor_is_stopped(make: Make, context: str) -> None:
@@ -118,9 +115,6 @@ def test_a_supervisor_that_was_silent_for_long_is_replaced_and_its_workers_go_on
         step(envs)
     envs.close()
     supervisor_client._torn.pop().abandon()
-
-
-# ---- imports that take long ----------------------------------------------------------------------
 
 
 @pytest.fixture

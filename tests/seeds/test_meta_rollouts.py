@@ -362,17 +362,3 @@ def test_the_command_trains_with_the_printed_configuration(config: Path, tmp_pat
     assert [line["rollouts"] for line in read_metrics(folder)] == [12, 24]
     done = command("--resume", folder, config)
     assert (done.exit_code, "was given beside a meta-RL run" in done.output) == (2, True), done.output
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["env.num_train_task=3"], "`env.num_train_task` is unknown. Did you mean `num_train_tasks`?"),
-        (["env.env_type=metta"], "`env.env_type: metta` is unknown. Did you mean `meta`?"),
-        (["seed=1", "seed=2"], "The override 'seed=2' would undo 'seed=1'"),
-        (["seed"], "No such file"),
-    ],
-)
-def test_mistakes_are_named(config: Path, words: list[str], told: str) -> None:
-    done = command(config, *words) if "=" in words[0] else command(config.parent / words[0])
-    assert (done.exit_code, told in done.output) == (2, True), done.output

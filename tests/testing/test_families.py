@@ -65,9 +65,6 @@ def returned(results: list[Any]) -> float:
     return float(sum(result[1] for result in results[1:]))
 
 
-# ---- every family --------------------------------------------------------------------------------
-
-
 @says_nothing
 @pytest.mark.parametrize(
     "make", [*FAMILIES, *(partial(family, **size) for family, size in SMALL), partial(PointRobotEnv, sparse=False)]
@@ -125,14 +122,6 @@ def test_tasks_follow_from_the_seed_alone(family: Any) -> None:
     assert pickle.loads(pickle.dumps(one[0])) == one[0]
 
 
-@pytest.mark.parametrize(("family", "size"), SMALL)
-def test_drawn_tasks_are_accepted_and_told(family: Any, size: dict[str, int]) -> None:
-    env = family(**size)
-    for task in env.sample_tasks(20, seed=3, **size):
-        env.reset_task(task)
-        assert env.get_task() == task
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -151,8 +140,6 @@ def test_sizes_without_an_env_are_refused(make: partial[Any]) -> None:
     with pytest.raises(ValueError, match=rf"{name}={value} .*\. Give "):
         make()
 
-
-# ---- what is not a task --------------------------------------------------------------------------
 
 ROWS = np.full((10, 5, 10), 0.1)
 MEANS = np.ones((10, 5))
@@ -198,9 +185,6 @@ def test_what_is_not_a_task_is_refused(family: Any, task: Any, text: str) -> Non
     assert env.get_task() == before
 
 
-# ---- bandits -------------------------------------------------------------------------------------
-
-
 def test_an_arm_pays_as_often_as_it_says() -> None:
     env = with_task(partial(BanditEnv, 3), (0.0, 0.3, 1.0))
     env.reset(seed=0)
@@ -208,9 +192,6 @@ def test_an_arm_pays_as_often_as_it_says() -> None:
     assert means[0] == 0.0
     assert means[1] == pytest.approx(0.3, abs=0.04)
     assert means[2] == 1.0
-
-
-# ---- tabular MDPs --------------------------------------------------------------------------------
 
 
 def chain() -> TabularMDP:
@@ -243,8 +224,6 @@ def test_mdps_are_equal_in_all_numbers_and_changed_by_none_but_their_owner() -> 
     assert one not in (other, TabularMDP(one.transitions, other.rewards), TabularMDP(other.transitions, one.rewards), 1)
 
 
-# ---- the grid ------------------------------------------------------------------------------------
-
 STAY, UP, RIGHT, DOWN, LEFT = range(5)
 
 
@@ -258,35 +237,11 @@ def test_the_oracle_earns_11_07_on_average() -> None:
     assert (min(returns), max(returns)) == pytest.approx((7.3, 13.9))
 
 
-@pytest.mark.parametrize(
-    ("actions", "cells"),
-    [
-        ([STAY, UP, RIGHT, DOWN, LEFT], [(0, 0), (0, 1), (1, 1), (1, 0), (0, 0)]),
-        ([DOWN, LEFT], [(0, 0), (0, 0)]),
-        ([UP, UP, UP, RIGHT, RIGHT, RIGHT], [(0, 1), (0, 2), (0, 2), (1, 2), (2, 2), (2, 2)]),
-    ],
-)
-def test_moves_end_at_the_walls(actions: list[int], cells: list[tuple[int, int]]) -> None:
-    env = GridNaviEnv(size=3)
-    env.reset(seed=0)
-    assert [tuple(env.step(action)[0]) for action in actions] == cells
-
-
 def test_the_goal_pays_as_long_as_it_is_stood_on() -> None:
     env = with_task(GridNaviEnv, (2, 0))
     env.reset(seed=0)
     seen = [(env.step(action)[1], env.is_goal_state()) for action in (RIGHT, RIGHT, STAY, LEFT, RIGHT)]
     assert seen == [(-0.1, False), (1.0, True), (1.0, True), (-0.1, False), (1.0, True)]
-
-
-@pytest.mark.parametrize("task", [[3, 2], np.array([3, 2]), (np.int64(3), np.int32(2)), (3.0, 2.0)])
-def test_a_goal_may_come_in_any_form_of_whole_numbers(task: Any) -> None:
-    told = with_task(GridNaviEnv, task).get_task()
-    assert told == (3, 2)
-    assert [type(number) for number in told] == [int, int]
-
-
-# ---- the point -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -308,9 +263,6 @@ def test_moves_are_cut_off_and_the_furthest_point_is_in_the_observation_space(ho
     assert all(env.observation_space.contains(result[0]) for result in results)
 
 
-# ---- in a manager --------------------------------------------------------------------------------
-
-
 @every_family
 @pytest.mark.parametrize("backend", ["serial", "process"])
 def test_every_env_of_a_manager_plays_its_own_task_as_in_gymnasium(family: Any, backend: Any) -> None:
@@ -323,9 +275,6 @@ def test_every_env_of_a_manager_plays_its_own_task_as_in_gymnasium(family: Any, 
         assert envs.get_tasks() == tasks
     if backend == "serial":
         check_vector_env(family, 0, 40, backend=backend)
-
-
-# ---- imports -------------------------------------------------------------------------------------
 
 
 def test_the_families_bring_in_no_simulator() -> None:
@@ -358,12 +307,6 @@ def test_returns_of_25_rounds(game: MatrixGame, row: int, column: int, best: flo
     assert sum(rewards["row"] for _, rewards, *_ in steps) == best
     assert [truncated["row"] for *_, truncated, _ in steps] == [False] * 24 + [True]
     assert not any(terminated["row"] for _, _, terminated, *_ in steps)
-
-
-def test_a_game_may_have_more_columns_than_rows() -> None:
-    game = MatrixGame([[1, 2, 3]], num_rounds=1)
-    assert [game.action_space(agent).n for agent in game.possible_agents] == [1, 3]  # type: ignore[attr-defined]  # Discrete
-    assert played(game, 0, 2)[0][1] == {"row": 3.0, "column": 3.0}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +16,6 @@ from parallel_envs.testing import (
     Fault,
     FaultyEnv,
     Moment,
-    RewardKind,
     ScriptedEnv,
     assert_same_batch,
 )
@@ -71,19 +67,6 @@ def test_another_seed_other_options_or_the_next_episode_are_another_course() -> 
     assert len({observation.tobytes() for observation in courses[0]}) == 3
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [(0, 1), (np.int64(1), np.int32(1)), (np.ones(1, np.float32), np.ones(1)), ("a", "b"), ((), (0,))]
-)
-def test_another_action_another_observation(one: Any, other: Any) -> None:
-    results = []
-    for action in (one, other):
-        env = ScriptedEnv(episode_lengths=[9])
-        env.reset(seed=0)
-        env.step(action)
-        results.append(env.step(0)[0])
-    assert not np.array_equal(results[0], results[1])
-
-
 def test_episodes_end_as_they_were_told() -> None:
     env = ScriptedEnv(episode_lengths=(1, 2), endings=("terminated", "truncated", "both"))
     env.reset(seed=0)
@@ -96,21 +79,6 @@ def test_episodes_end_as_they_were_told() -> None:
         env.reset()
     endings = [(True, False), (False, True), (True, True)]
     assert seen == [(1 + episode % 2, *endings[episode % 3]) for episode in range(6)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "form"),
-    [
-        (RewardKind.FLOAT, float),
-        (RewardKind.INTEGER, int),
-        (RewardKind.SCALAR, np.float32),
-        (RewardKind.ARRAY, np.ndarray),
-    ],
-)
-def test_rewards_have_the_form_asked_for(kind: RewardKind, form: type) -> None:
-    env = ScriptedEnv(rewards=[kind])
-    env.reset(seed=0)
-    assert type(env.step(0)[1]) is form
 
 
 @slow
@@ -166,7 +134,6 @@ RAISING: dict[Fault, tuple[type[BaseException], str]] = {
     Fault.TWO_ARGUMENT_EXCEPTION: (Exception, "injected"),
     Fault.SYSTEM_EXIT: (SystemExit, "17"),
 }
-ENDING = {Fault.SIGKILL: -9, Fault.SIGSEGV: -11, Fault.OS_EXIT: 17}
 LIVE = [moment for moment in Moment if moment is not Moment.IDLE]
 
 
@@ -183,12 +150,6 @@ def live_through(env: FaultyEnv) -> None:
     env.close()
 
 
-def run(script: str) -> subprocess.CompletedProcess[str]:
-    """The end of a fresh interpreter."""
-    environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
-
-
 def make_and_live(fault: Fault, moment: Moment, **settings: Any) -> None:
     live_through(FaultyEnv(fault, moment, **settings))
 
@@ -199,39 +160,6 @@ def test_errors_are_raised_at_their_moment(fault: Fault, moment: Moment) -> None
     error, text = RAISING[fault]
     with pytest.raises(error, match=text):
         make_and_live(fault, moment)
-
-
-STEPPING = """
-env.step(0)
-print("one step", flush=True)
-env.step(0)
-print("two steps", flush=True)
-"""
-
-
-@pytest.mark.parametrize(
-    ("fault", "arguments", "rest", "printed"),
-    [
-        *((fault, "'step', at=2", STEPPING, "one step\n") for fault in ENDING),
-        (Fault.OS_EXIT, "'idle'", "env.step(0)\nthreading.Event().wait(60)", ""),
-    ],
-)
-def test_a_process_ends_in_its_way(fault: Fault, arguments: str, rest: str, printed: str) -> None:
-    opening = "import threading\nfrom parallel_envs.testing import FaultyEnv\n"
-    ended = run(f"{opening}env = FaultyEnv({fault.value!r}, {arguments})\nenv.reset(seed=0)\n{rest}")
-    assert (ended.returncode, ended.stdout) == (ENDING[fault], printed)
-
-
-def test_a_huge_reply_is_in_the_info_the_result_or_the_metadata() -> None:
-    moments = (Moment.RESET, Moment.STEP, Moment.AUTORESET)
-    for moment in moments:
-        env = FaultyEnv(Fault.HUGE_REPLY, moment, num_bytes=1000, episode_lengths=[1])
-        results: list[tuple[Any, ...]] = [env.reset(seed=0), env.step(0), env.reset()]
-        sizes = [len(result[-1].get("huge", b"")) for result in results]
-        assert sizes == [1000 * (moment is each) for each in moments]
-    assert len(FaultyEnv(Fault.HUGE_REPLY, Moment.CALL, num_bytes=1000).poke()) == 1000
-    assert len(FaultyEnv(Fault.HUGE_REPLY, Moment.CONSTRUCTOR, num_bytes=1000).metadata["huge"]) == 1000
-    assert "huge" not in FaultyEnv.metadata
 
 
 @pytest.mark.parametrize("at", [1, 2, 4])
@@ -247,13 +175,6 @@ def test_the_occurrence_is_counted_and_before_it_the_env_is_a_scripted_env(at: i
         env.step(0)
     env.step(0)
     make_and_live(Fault.SLEEP, Moment.STEP, seconds=0.0)  # as long as it was told to
-
-
-def test_once_is_once_for_all_envs(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"once": tmp_path / "broken"}
-    with pytest.raises(ValueError, match="injected"):
-        make_and_live(Fault.EXCEPTION, Moment.STEP, **settings)
-    make_and_live(Fault.EXCEPTION, Moment.STEP, **settings)
 
 
 @pytest.mark.parametrize(
