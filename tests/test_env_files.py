@@ -128,9 +128,7 @@ def test_bench_step_takes_it(folder: Path) -> None:
         bench_envs.resolve("./coridor.py:Corridor")
 
 
-def test_eval_calls_it_by_file_and_class_and_resumes_from_another_folder(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eval_resumes_from_another_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = evaluate("./corridor.py:Corridor?length=4", "random", 2, jobs=1)
     assert found.missions == ("corridor.py:Corridor?length=4",)
     assert [record.length for record in found.episodes] == [4, 4]
@@ -182,9 +180,7 @@ def test_a_relative_import_is_refused(tmp_path: Path) -> None:
         ("./broken.py:Env", ImportError, r"broken\.py raised LookupError when it was imported: no licence"),
     ],
 )
-def test_a_missing_class_and_a_file_that_raises_are_told(
-    name: str, error: type[Exception], text: str, folder: Path
-) -> None:
+def test_missing_classes_and_errors_are_told(name: str, error: type[Exception], text: str, folder: Path) -> None:
     with pytest.raises(error, match=text):
         env_factory(name)()
     with pytest.raises(EnvError, match=text):

@@ -88,7 +88,7 @@ def test_drafts_of_files_have_names_that_cannot_be_guessed(tmp_path: Path, monke
     assert names_in(tmp_path) == {"results.json"}
 
 
-def test_a_link_in_the_place_of_a_draft_is_not_followed(
+def test_a_link_in_a_drafts_place_is_not_followed(
     tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even one whose name was guessed."""

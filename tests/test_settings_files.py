@@ -60,9 +60,7 @@ def test_settings_are_what_the_file_says(text: str, settings: Any, tmp_path: Pat
         (b"a: b\0", "holds str|not allowed|unacceptable"),
     ],
 )
-def test_what_is_wrong_is_the_readers_mistake_and_names_the_file(
-    tmp_path: Path, content: bytes | None, said: str
-) -> None:
+def test_what_is_wrong_is_told_with_the_file(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "a.yaml"
     if content is not None:
         path.write_bytes(content)

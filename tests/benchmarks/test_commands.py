@@ -41,7 +41,7 @@ def written(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_step_measures_everyone_and_names_who_is_missing_and_who_broke(
+def test_step_measures_all_and_names_what_is_missing(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PEERS, "absent", Absent)
@@ -157,9 +157,7 @@ def test_memory_prints_ten_points_and_a_verdict(bench: Bench, tmp_path: Path) ->
     assert done.exit_code == (0 if written(file)["settings"]["flat"] else 1)
 
 
-def test_syscalls_says_how_to_get_strace_and_exits_with_2(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_syscalls_says_how_to_get_strace(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     done = bench("syscalls")
     assert done.exit_code == 2
@@ -227,9 +225,7 @@ def test_some_bars_only_are_run_and_each_is_told_at_once(bench: Bench, monkeypat
         ),
     ],
 )
-def test_a_bar_is_reached_missed_or_skipped(
-    outcome: Any, given: dict[str, Any], expected: tuple[str, float | None, str]
-) -> None:
+def test_a_bar_is_judged(outcome: Any, given: dict[str, Any], expected: tuple[str, float | None, str]) -> None:
     lines: list[str] = []
     (verdict,) = judge([bar(outcome, **given)], PACE, lines.append)
     assert (verdict.outcome, verdict.value, verdict.note) == expected

@@ -186,9 +186,7 @@ def test_a_manager_that_serves_a_forked_child_is_found(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "killed_after", [0.0, pytest.param(0.03, marks=pytest.mark.slow), pytest.param(0.1, marks=pytest.mark.slow)]
 )
-def test_an_evaluation_whose_worker_is_killed_has_the_right_scores(
-    killed_after: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_right_though_a_worker_is_killed(killed_after: float, monkeypatch: pytest.MonkeyPatch) -> None:
     assert evaluate_and_kill(killed_after) == ""
     monkeypatch.setattr(faults, "_reference_scores", lambda: [1.0])
     assert "and [1.0] is right" in evaluate_and_kill(60.0)

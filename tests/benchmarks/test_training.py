@@ -97,9 +97,7 @@ def test_a_bar_is_passed_or_not(report: Callable[[float], Any], bar: float) -> N
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.95, 0), (0.5, 1)])
-def test_a_bar_that_is_missed_is_the_commands_exit_code(
-    share: float, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missed_bar_is_an_exit_code(share: float, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {"fused": learner_row(3.5), "auto": learner_row(3.5 * share, "auto", share)}
     monkeypatch.setattr(
         bench_learners, "measure_learners", lambda plan: [rows[mode] for mode in plan.modes if mode in rows]

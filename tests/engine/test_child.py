@@ -31,9 +31,7 @@ def open_any_file(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def test_surroundings_are_those_of_the_moment(
-    open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_surroundings_are_those_of_now(open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Environment, working folder, import path, and arguments longer than a command line can be."""
     (tmp_path / "only_here.py").write_text("import os\ndef whereabouts(): return os.getpid(), __file__\n")
     arguments = ["train.py", *(f"data/file_{number:080d}.json" for number in range(5000))]
@@ -58,9 +56,7 @@ def test_surroundings_are_those_of_the_moment(
     del sys.modules["only_here"]
 
 
-def test_a_working_folder_that_is_gone_is_no_obstacle(
-    open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_working_folder_may_be_gone(open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

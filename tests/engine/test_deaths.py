@@ -51,9 +51,7 @@ def test_a_death_is_the_answer_to_what_was_asked(open_processes: Open, way: str)
         pool.restart(0)
 
 
-def test_a_worker_killed_while_it_is_idle_is_seen_by_whoever_waits_for_another(
-    open_processes: Open, gate: Gate
-) -> None:
+def test_death_of_an_idle_worker_is_seen_by_a_wait_for_another(open_processes: Open, gate: Gate) -> None:
     pool = open_processes(2)
     request = pool.ring(host(pool, Gated, gate.path), 3, workers=(1,))
     os.kill(pool.pid(0), signal.SIGKILL)
@@ -93,7 +91,7 @@ def test_what_a_worker_had_said_before_it_ended_counts(open_processes: Open) -> 
 
 
 @pytest.mark.parametrize("with_heir", [False, True], ids=["alone", "its child holds its channel"])
-def test_a_worker_that_ends_amid_its_reply_has_died(
+def test_a_worker_that_ends_amid_a_reply_died(
     open_processes: Open, gate: Gate, tmp_path: Path, with_heir: bool
 ) -> None:
     pool = open_processes()

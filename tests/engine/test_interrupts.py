@@ -100,9 +100,7 @@ def strike_once_read(patch: pytest.MonkeyPatch) -> list[int]:
     return struck
 
 
-def test_replacing_a_dead_worker_loses_no_answer_of_another(
-    open_forkserver: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restart_loses_no_answer_of_another(open_forkserver: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = open_forkserver(2)
     key = host(pool, Echo)
     pool.kill(1)
@@ -292,7 +290,7 @@ def test_handler_that_takes_in_all_answers_leaves_no_wait_hanging(request: pytes
     assert moment > 5
 
 
-def test_handler_that_takes_in_all_answers_wakes_a_thread_pool_that_sleeps(
+def test_handler_wakes_a_sleeping_thread_pool(
     open_thread: Open, handled: Callable[[Callable[[], object]], list[object]]
 ) -> None:
     pool = open_thread(1)
@@ -330,6 +328,7 @@ def test_a_pool_that_is_struck_as_it_opens_ends_its_workers() -> None:
         open_pool(2, OPENED).close()
 
     opened_and_closed()  # whatever is imported late has been by now
+    gc.collect()
     before = set(Path("/proc/self/fd").iterdir())
     for moment in (*range(1, 200, 5), *some_moments(opened_and_closed)):
         struck(moment, opened_and_closed)

@@ -40,9 +40,7 @@ def test_a_pool_tells_its_backend(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize(("platform", "method"), [("linux", "forkserver"), ("darwin", "spawn"), ("win32", "spawn")])
-def test_the_start_method_is_the_quickest_that_is_safe(
-    monkeypatch: pytest.MonkeyPatch, platform: str, method: str
-) -> None:
+def test_start_method_is_the_quickest_safe_one(monkeypatch: pytest.MonkeyPatch, platform: str, method: str) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     assert PoolSettings().start_method == method
     assert [PoolSettings(context=one).start_method for one in START_METHODS] == list(START_METHODS)

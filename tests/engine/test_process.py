@@ -37,9 +37,7 @@ def test_bells_rung_together_beyond_what_a_pipe_holds_are_all_rung_in_order(open
     assert value_of(pool, pool.call(0, key, "history")) == [*numbers, 9]
 
 
-def test_bells_that_wait_keep_their_order_with_messages_and_hold_up_no_other_worker(
-    open_forkserver: Open, gate: Gate
-) -> None:
+def test_bells_that_wait_keep_their_order_and_hold_up_no_other_worker(open_forkserver: Open, gate: Gate) -> None:
     pool = open_forkserver(2)
     gated, key = host(pool, Gated, gate.path), host(pool, Echo)
     held_up = pool.ring(gated, 1, workers=(0,))

@@ -59,9 +59,7 @@ def test_no_worker_runs_the_script_again_or_prints_what_it_had_not_flushed(metho
     assert done.returncode == 0
 
 
-def test_what_workers_write_goes_to_stderr_with_their_names_and_no_line_is_lost_or_torn(
-    method: str, tmp_path: Path
-) -> None:
+def test_what_workers_write_goes_to_stderr_and_no_line_is_lost_or_torn(method: str, tmp_path: Path) -> None:
     done = run_script(
         tmp_path,
         """

@@ -31,9 +31,7 @@ SETTINGS: list[tuple[str, Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("setting", "value", "kind", "text"), SETTINGS)
-def test_a_setting_that_makes_no_sense_is_refused_and_leaves_nothing(
-    make: Make, setting: str, value: Any, kind: type[Exception], text: str
-) -> None:
+def test_bad_settings_leave_nothing(make: Make, setting: str, value: Any, kind: type[Exception], text: str) -> None:
     workers, blocks = children_of_the_supervisor(), open_blocks()
     with pytest.raises(kind, match=rf"^{setting}={value!r} {text}") as caught:
         make([ScriptedEnv], **{setting: value})

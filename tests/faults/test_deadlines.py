@@ -160,9 +160,7 @@ def test_a_late_reply_never_answers_a_later_question(make: Make, gate: Gate) -> 
     [(Fault.SLEEP, 1), (Fault.SIGSTOP, 2), (Fault.INFINITE_LOOP, 4)],
     ids=name,
 )
-def test_a_restart_amid_a_step_ends_it_with_marked_rows(
-    make: Make, tmp_path: Path, fault: Fault, num_workers: int
-) -> None:
+def test_a_restart_amid_a_step_marks_its_rows(make: Make, tmp_path: Path, fault: Fault, num_workers: int) -> None:
     fns = [*[sound(Moment.STEP)] * 3, faulty(fault, Moment.STEP, tmp_path / "broken")]
     envs = make(fns, num_workers=num_workers)
     witness = Witness(envs, **LONG)
@@ -199,9 +197,7 @@ def test_a_restart_amid_steps_of_single_envs(make: Make, gate: Gate) -> None:
 
 
 @pytest.mark.parametrize(("other", "kind"), [(Fault.EXCEPTION, EnvError), (Fault.SIGKILL, WorkerDied)], ids=name)
-def test_the_error_names_what_is_broken_and_not_what_was_replaced(
-    make: Make, gate: Gate, other: Fault, kind: type[Exception]
-) -> None:
+def test_the_error_names_only_what_is_broken_now(make: Make, gate: Gate, other: Fault, kind: type[Exception]) -> None:
     envs = make([partial(StuckEnv, "fall_asleep"), partial(ThenFaultyEnv, gate.path, other)])
     reset(envs)
     with pytest.raises(StepTimeout):

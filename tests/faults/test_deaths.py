@@ -77,7 +77,7 @@ def neighbours(fault: Fault, moment: Moment, folder: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize(("context", "fault", "moment"), covering(CONSTRUCTING), ids=name)
-def test_a_manager_whose_env_breaks_in_its_constructor_is_not_made(
+def test_a_fault_in_a_constructor_is_told(
     make: Make, tmp_path: Path, context: str, fault: Fault, moment: Moment
 ) -> None:
     envs = neighbours(fault, moment, tmp_path)
@@ -90,9 +90,7 @@ def test_a_manager_whose_env_breaks_in_its_constructor_is_not_made(
 
 
 @pytest.mark.parametrize(("context", "fault", "moment"), covering(BREAKING), ids=name)
-def test_a_fault_is_told_in_time_and_the_manager_goes_on(
-    make: Make, tmp_path: Path, context: str, fault: Fault, moment: Moment
-) -> None:
+def test_a_fault_is_told_in_time(make: Make, tmp_path: Path, context: str, fault: Fault, moment: Moment) -> None:
     envs = make(neighbours(fault, moment, tmp_path), context=context)
     pid = envs.stats()[1]["pid"]
     error = told_of(envs, fault, moment)
@@ -142,9 +140,7 @@ def end_what_is_pending(envs: ParallelEnvManager, moment: Moment) -> None:
 
 @pytest.mark.parametrize(("context", "fault", "moment"), covering(CLOSING), ids=name)
 @pytest.mark.slow(sample=True)
-def test_close_ends_in_time_whatever_an_env_does_then(
-    make: Make, tmp_path: Path, context: str, fault: Fault, moment: Moment
-) -> None:
+def test_close_ends_in_time_in_any_case(make: Make, tmp_path: Path, context: str, fault: Fault, moment: Moment) -> None:
     envs = make(neighbours(fault, moment, tmp_path), context=context)
     reset(envs)
     with within(CLOSE_SECONDS + SLACK):
@@ -154,9 +150,7 @@ def test_close_ends_in_time_whatever_an_env_does_then(
 
 @pytest.mark.slow(sample=True)
 @pytest.mark.parametrize(("backend", "fault", "moment"), RAISING, ids=name)
-def test_an_error_is_told_by_every_backend(
-    make: Make, tmp_path: Path, backend: str, fault: Fault, moment: Moment
-) -> None:
+def test_every_backend_tells_an_error(make: Make, tmp_path: Path, backend: str, fault: Fault, moment: Moment) -> None:
     if moment is Moment.CONSTRUCTOR:
         with pytest.raises(EnvError, match=text_of(fault, moment)):
             make(neighbours(fault, moment, tmp_path), backend=backend)
@@ -194,7 +188,7 @@ def test_an_env_whose_own_thread_loops_stops_no_step(make: Make, tmp_path: Path)
 @pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 @pytest.mark.parametrize("fault", RAISED, ids=name)
-def test_an_error_in_close_keeps_no_env_open(
+def test_error_in_close_is_logged(
     make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, backend: str, fault: Fault
 ) -> None:
     note = tmp_path / "closed"
@@ -313,9 +307,7 @@ def step_until_death(envs: ParallelEnvManager) -> None:
 
 
 @pytest.mark.parametrize(("copy", "context"), [(True, "fork"), (False, "forkserver")])
-def test_a_death_in_a_step_is_raised_while_others_are_at_work(
-    make: Make, gate: Gate, tmp_path: Path, copy: bool, context: str
-) -> None:
+def test_a_death_in_a_step_waits_for_nobody(make: Make, gate: Gate, tmp_path: Path, copy: bool, context: str) -> None:
     envs = at_work_dying_idle(make, gate, tmp_path, copy=copy, context=context)
     step_until_death(envs)
     envs.restart(1)
@@ -441,9 +433,7 @@ def test_a_death_in_construction_is_raised_while_others_are_being_made(make: Mak
 
 
 @pytest.mark.parametrize(("own_pace", "copy"), [(False, True), (True, False)], ids=["step", "send"])
-def test_a_dead_worker_is_restarted_while_others_are_at_work(
-    make: Make, gate: Gate, tmp_path: Path, own_pace: bool, copy: bool
-) -> None:
+def test_a_restart_waits_for_nobody_at_work(make: Make, gate: Gate, tmp_path: Path, own_pace: bool, copy: bool) -> None:
     """The gate opens only when the dying env has begun its second life."""
     notes = tmp_path / "lives"
     fns: list[Callable[[], Any]] = [

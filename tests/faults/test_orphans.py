@@ -128,7 +128,7 @@ time.sleep(1000)
     ("method", "maker"),
     [("fork", "the main thread"), ("fork", "a thread that has ended"), ("forkserver", "a thread that has ended")],
 )
-def test_no_worker_that_hangs_outlives_both_its_supervisor_and_its_program(
+def test_no_hanging_worker_outlives_both_its_supervisor_and_its_program(
     tmp_path: Path, method: str, maker: str
 ) -> None:
     with running(tmp_path, BOTH, method, maker) as (process, mark):
@@ -186,9 +186,7 @@ def kill_the_supervisor() -> None:
 
 @pytest.mark.usefixtures("_a_supervisor_again")
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
-def test_workers_and_what_they_started_end_with_their_supervisor_and_the_manager_says_so(
-    make: Make, context: str
-) -> None:
+def test_workers_and_what_they_started_end_with_their_supervisor(make: Make, context: str) -> None:
     envs = make([FoundingEnv] * 2, context=context)
     reset(envs)
     workers = {row["pid"] for row in envs.stats()}
@@ -205,9 +203,7 @@ def test_workers_and_what_they_started_end_with_their_supervisor_and_the_manager
 
 @pytest.mark.usefixtures("_a_supervisor_again")
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
-def test_workers_that_ended_with_their_supervisor_are_restarted_with_a_new_one_and_forked_ones_go_on(
-    make: Make, context: str
-) -> None:
+def test_workers_of_a_dead_supervisor_are_restarted_and_forked_ones_go_on(make: Make, context: str) -> None:
     witness = Witness(make([SmallEnv] * 2, context=context, on_failure="restart"), **LONG)
     witness.reset()
     witness.step()

@@ -116,9 +116,7 @@ def steps_before(witness: Witness, moment: Moment) -> int:
     covering((settings, *case) for settings, cases in CASES_OF.items() for case in cases),
     ids=name,
 )
-def test_a_fault_costs_one_marked_row_of_the_envs_it_hit(
-    make: Make, tmp_path: Path, settings: str, fault: Fault, moment: Moment
-) -> None:
+def test_a_fault_costs_one_marked_row(make: Make, tmp_path: Path, settings: str, fault: Fault, moment: Moment) -> None:
     options = {"on_failure": "restart", "num_workers": 2, **SETTINGS[settings]}
     own_pace = options.pop("own_pace", False)
     scripted = SHORT_EPISODES if moment is Moment.AUTORESET else LONG
@@ -162,7 +160,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("num_workers", [2, 3])
 @pytest.mark.parametrize("fault", [Fault.SIGKILL, Fault.EXCEPTION], ids=name)
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_any_space_are_right_before_and_after_a_restart(
+def test_restart_keeps_rows_right(
     make: Make, tmp_path: Path, kind: str, fault: Fault, num_workers: int, mode: str
 ) -> None:
     scripted = {"episode_lengths": (3, 2), **KINDS[kind]}
@@ -183,7 +181,7 @@ def test_rows_of_any_space_are_right_before_and_after_a_restart(
     ("backend", "num_workers"), [("process", 1), ("process", 2), ("process", 4), ("serial", 2), ("thread", 2)]
 )
 @pytest.mark.parametrize("chosen", [[2], [0, 1, 3]], ids=str)
-def test_idle_envs_that_are_restarted_say_so_in_the_next_step(
+def test_the_step_after_a_restart_tells_it(
     make: Make, backend: str, num_workers: int, mode: str, chosen: list[int]
 ) -> None:
     envs = make(
@@ -313,7 +311,7 @@ TWO = np.zeros(2, np.int64)
         pytest.param(1, math.inf, (0, 1e9), (1, 0), id="endless"),
     ],
 )
-def test_a_budget_is_spent_and_given_back(
+def test_a_budget_is_spent_and_back(
     limit: int, window: float, moments: tuple[float, ...], granted: tuple[int, ...]
 ) -> None:
     budget = RestartBudget(limit=limit, window=window)
@@ -394,9 +392,7 @@ def reset_and_step(envs: Any, count: int) -> None:
         step(envs)
 
 
-def test_after_giving_up_the_others_are_as_they_were_and_a_restart_by_hand_is_possible(
-    make: Make, tmp_path: Path
-) -> None:
+def test_after_giving_up_the_others_go_on_and_a_restart_is_possible(make: Make, tmp_path: Path) -> None:
     envs = beside(make, always("raise", tmp_path / "lives"), max_restarts=1)
     with pytest.raises(EnvError):
         reset_and_step(envs, 3)
@@ -569,9 +565,7 @@ def test_after_an_info_that_cannot_travel_its_env_is_blamed_and_the_infos_are_ri
 @pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("on_failure", ["raise", "restart"])
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_what_was_told_beside_an_error_that_is_raised_is_not_lost(
-    make: Make, tmp_path: Path, num_workers: int, on_failure: str
-) -> None:
+def test_what_is_told_beside_an_error_is_kept(make: Make, tmp_path: Path, num_workers: int, on_failure: str) -> None:
     """The sibling says something new in the very step that is one failure too many."""
     fns = [partial(AnnouncingEnv, since=3), always("raise", tmp_path / "lives")]
     envs = make(fns, num_workers=num_workers, on_failure=on_failure, max_restarts=1)

@@ -218,9 +218,7 @@ def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
-def test_start_and_stop_are_told_and_steps_and_resets_are_not(
-    make: Make, caplog: pytest.LogCaptureFixture, backend: str
-) -> None:
+def test_only_start_and_stop_are_logged(make: Make, caplog: pytest.LogCaptureFixture, backend: str) -> None:
     caplog.set_level(logging.INFO, "parallel_envs")
     envs = make([ScriptedEnv] * 2, backend=backend)
     pids = [row["pid"] for row in envs.stats()]
@@ -240,9 +238,7 @@ def test_start_and_stop_are_told_and_steps_and_resets_are_not(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_restart_is_a_warning_that_says_why(
-    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault
-) -> None:
+def test_a_logged_restart_says_why(make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault) -> None:
     caplog.set_level(logging.DEBUG)
     envs = make([faulty(fault, Moment.STEP, tmp_path / "broken")], on_failure="restart")
     reset(envs)
@@ -255,7 +251,7 @@ def test_a_restart_is_a_warning_that_says_why(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_raised_is_not_logged_as_a_warning_too(
+def test_what_is_raised_is_no_warning(
     make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault
 ) -> None:
     caplog.set_level(logging.INFO, "parallel_envs")

@@ -93,7 +93,7 @@ def test_a_restart_keeps_the_time_of_the_step_though_the_supervisor_is_stopped(m
     assert step(envs)[3].tolist() == [True, False]
 
 
-def test_a_supervisor_that_was_silent_for_long_is_replaced_and_its_workers_go_on(
+def test_a_supervisor_silent_for_long_is_replaced_and_its_workers_go_on(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor_client, "_ANSWER_SECONDS", 4.0)
