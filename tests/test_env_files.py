@@ -17,7 +17,7 @@ from parallel_envs import ParallelEnvManager, cli, evaluate, make_env, make_para
 from parallel_envs.bench import envs as bench_envs
 from parallel_envs.bench.cli import app as bench
 from parallel_envs.choices import Backend
-from parallel_envs.env_files import FileFactory, absolute, is_env_file
+from parallel_envs.env_files import FileFactory, absolute
 from parallel_envs.errors import EnvError, UntrustedName
 from parallel_envs.evaluation import BadEvaluation, missions_of
 from parallel_envs.multiagent import MultiAgentEnvManager
@@ -75,15 +75,6 @@ def command(*words: str) -> Result:
 
 def told(result: Result) -> str:
     return " ".join(result.output.replace("│", " ").split())
-
-
-def test_the_form_is_a_python_file_and_a_name() -> None:
-    for name in ("./a.py:Env", "a.py:Env", "/x y/a.py:make"):
-        assert is_env_file(name)
-        assert (absolute(name) != name) is (not name.startswith("/"))
-    for name in ("package.module:Env", "ale_py:ALE/Pong-v5", "./a.py", "missions.yaml:easy", ".py:Env"):
-        assert not is_env_file(name)
-        assert absolute(name) == name
 
 
 @pytest.mark.parametrize(("backend", "context"), [("process", "spawn"), ("process", "forkserver"), ("serial", None)])

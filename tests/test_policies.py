@@ -70,16 +70,6 @@ class Noisy(BatchPolicy):
         return observations[:, 0] + rows.uniform() + 10 * state, state + 1
 
 
-def test_each_row_draws_from_its_own_generator() -> None:
-    together = rows(1, 2, 3)
-    drawn = together.uniform(2), together.normal(3, 1), together.uniform()
-    assert [draw.shape for draw in drawn] == [(3, 2), (3, 3, 1), (3,)]
-    for place, seed in enumerate((1, 2, 3)):
-        alone = rows(seed)
-        expected = alone.uniform(2)[0], alone.normal(3, 1)[0], alone.uniform()[0]
-        assert_same_batch([draw[place] for draw in drawn], list(expected))
-
-
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: type(space).__name__)
 def test_random_actions_are_of_the_space_and_of_the_rows_own_draws(space: Any) -> None:
     before = repr(space.np_random.bit_generator.state)
@@ -111,21 +101,6 @@ def test_a_batch_policy_acts_for_one_agent() -> None:
         for step in range(3):
             assert agent.step(np.array([0.5, 0.0], np.float32)) == 0.5 + draws.random() + 10 * step
         agent.reset()
-
-
-def test_a_batch_policy_sees_one_observation_as_a_batch() -> None:
-    space = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)})
-    seen: list[Any] = []
-
-    class Looking(BatchPolicy):
-        def act(self, observations: Any, state: Any, resets: Any, rows: Rows) -> tuple[Any, Any]:
-            seen.append((observations["a"].shape, observations["b"].tolist(), resets.tolist(), rows.singles()))
-            return [0], state
-
-    agent = SingleRow(Looking(), space)
-    observation = {"a": np.zeros(2, np.float32), "b": 2}
-    assert [agent.step(observation), agent.step(observation)] == [0, 0]
-    assert seen == [((1, 2), [2], [begins], [observation]) for begins in (True, False)]
 
 
 def test_whatever_acts_becomes_a_batch_policy_and_anything_else_is_refused() -> None:

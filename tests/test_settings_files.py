@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import pydoc
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from parallel_envs.field_texts import Field, documents_fields, fields_of, texts_of, type_text
-from parallel_envs.yaml_files import content_of, settings_in, value_of
+from parallel_envs.field_texts import documents_fields, fields_of, texts_of
+from parallel_envs.yaml_files import content_of, settings_in
 
 
 class Mistake(Exception):
@@ -99,14 +98,6 @@ def test_aliases_are_counted_as_what_they_stand_for(tmp_path: Path) -> None:
     assert settings_in(path, Mistake)  # fifty blocks within one another are read
 
 
-def test_a_line_of_three_dots_says_nothing() -> None:
-    for left_out in ("  ...", "...", "  ...   # and so on"):
-        text = f"env:\n  name: a\ntrain:\n  steps: 3\n{left_out}\nseed: 1\n"
-        assert value_of(text, "it", Mistake) == {"env": {"name": "a"}, "train": {"steps": 3}, "seed": 1}
-    with pytest.raises(Mistake, match=r"(?s)it is not YAML.*line 5"):
-        value_of("a:\n  b: 2\n  ...\nc: [\n", "it", Mistake)
-
-
 @dataclasses.dataclass(frozen=True)
 class Plain:
     """Plain words."""
@@ -142,30 +133,6 @@ def test_texts_are_those_below_the_fields_with_those_that_are_inherited() -> Non
     assert texts_of(int) == {}
     made = dataclasses.make_dataclass("Made", [("one", int, 3)])  # without source
     assert [(one.name, one.text) for one in fields_of(made)] == [("one", "")]
-
-
-def test_fields_have_types_and_defaults() -> None:
-    first, second, third = fields_of(Child)
-    assert (first.default, second.default, third.default) == (Field.required, (2,), {})
-    assert (first.hint, second.text) == (int, "Now told.")
-    assert [(one.name, one.default, one.text) for one in fields_of(Model)] == [
-        ("first", Field.required, "Told."),
-        ("second", [], ""),
-    ]
-
-
-def test_types_in_few_words() -> None:
-    words: dict[Any, str] = {
-        int: "int",
-        float | None: "float or None",
-        Annotated[int, 3]: "int",
-        Literal["a", "b", "c"]: '"a", "b" or "c"',
-        Literal[True, False, "free"]: 'True, False or "free"',
-        tuple[int, ...]: "list of int",
-        dict[str, Any]: "dict",
-        Literal["a"] | Callable[[int], int]: '"a" or function',
-    }
-    assert {hint: type_text(hint) for hint in words} == words
 
 
 def test_help_shows_the_text_of_each_field() -> None:

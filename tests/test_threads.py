@@ -6,7 +6,6 @@ import contextlib
 import copy
 import dataclasses
 import enum
-import gc
 import importlib
 import inspect
 import os
@@ -500,22 +499,6 @@ def test_envs_close_while_an_environment_of_the_caller_works_does_not_touch_it(b
         envs.close(timeout=0.1)
     assert not Held.closed_amid_step
     assert all(isinstance(error, ClosedError) for error in running.errors.values())
-
-
-def test_envs_that_are_not_held_are_closed_by_the_collector_of_any_thread() -> None:
-    def drop() -> None:
-        envs = cart_pole("process", 1)
-        envs.reset()
-        vars(envs)["itself"] = envs  # so that only the collector finds it
-
-    def collect_garbage() -> None:
-        for _ in range(5):
-            gc.collect()
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        at_once(drop, drop, collect_garbage, collect_garbage)
-        at_once(collect_garbage)
 
 
 @pytest.fixture(autouse=True)

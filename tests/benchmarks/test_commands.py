@@ -139,15 +139,6 @@ def test_machine_measures_cores_and_the_cost_of_a_worker(bench: Bench, tmp_path:
     assert all(name in done.output for name in rows)
 
 
-@pytest.mark.slow
-def test_the_installed_step_compares_with_the_plain_loop_alone(tmp_path: Path) -> None:
-    file = tmp_path / "step.json"
-    words = ["step", "--env", "spin:0", "--num-envs", "2", "--seconds", "0.01", "--rounds", "1", "--json", str(file)]
-    done = CliRunner().invoke(installed.app, words)
-    assert done.exit_code == 0, done.output
-    assert [row["name"] for row in written(file)["rows"]] == ["parallel_envs", "in-process"]
-
-
 def test_memory_prints_ten_points_and_a_verdict(bench: Bench, tmp_path: Path) -> None:
     file = tmp_path / "memory.json"
     done = bench("memory", "--env", "spin:0", "--num-envs", 2, "--steps", 200, "--json", file)
@@ -183,18 +174,6 @@ class Staged(Experiment):
 def bar(outcome: Any, limit: float = 2.0, **given: Any) -> Bar:
     settings = {"work": "work", "figure": "speed", "unit": "x", "sense": "at least", "limit": limit}
     return Bar(experiment=Staged(outcome), **{**settings, **given})
-
-
-@pytest.mark.parametrize(("limit", "outcome", "exit_code"), [(1.9, "PASS", 0), (2.1, "FAIL", 1)])
-def test_bars_exits_with_1_if_one_is_missed(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: float, outcome: str, exit_code: int
-) -> None:
-    monkeypatch.setattr(cli, "BARS", (bar(2.0, limit),))
-    done = bench("bars", "--json", tmp_path / "bars.json")
-    assert done.exit_code == exit_code
-    assert outcome in done.output
-    row = written(tmp_path / "bars.json")["rows"][0]
-    assert (row["value"], row["limit"], row["outcome"]) == (2.0, limit, outcome)
 
 
 def test_some_bars_only_are_run_and_each_is_told_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +15,11 @@ from typing import Any
 import gymnasium
 import pytest
 
-from benchmarks import memory, syscalls
-from benchmarks.memory import Holdings, growth, watch
+from benchmarks import syscalls
+from benchmarks.memory import growth, watch
 from benchmarks.peers import PEERS
 from benchmarks.startup import GYMNASIUM_FORK, Line, measure_startup
-from benchmarks.step_costs import measure_guard_cost
 from benchmarks.syscalls import StraceMissing, Trace, measure_calls, parse_summary, per_step
-from parallel_envs.bench import machine
 from parallel_envs.bench.envs import SpinEnv, UnknownEnv, action_space, resolve
 from parallel_envs.bench.measure import (
     MeasurementFailed,
@@ -37,8 +32,7 @@ from parallel_envs.bench.measure import (
 )
 from parallel_envs.bench.runners import InProcess, Ours, Runner, Workload
 from parallel_envs.bench.suggest import Setting, Trial, advise, settings_to_try
-from parallel_envs.bench.turns import Driver, Pace, python_environment
-from parallel_envs.engine import SharedBlock
+from parallel_envs.bench.turns import Driver, python_environment
 from tests.benchmarks.stages import Broken, NotingItsProcess, make_exiting
 
 
@@ -81,14 +75,6 @@ def test_a_slice_lasts_until_its_time_has_passed_and_counts_the_last_call_whole(
 
 
 SPACE = gymnasium.spaces.Discrete(2)
-SPINNING = Workload(factory=partial(SpinEnv, 10.0), action_space=SPACE, num_envs=2)
-
-
-def test_an_error_of_the_contestant_comes_up_in_its_own_words() -> None:
-    with Driver(Broken(SPINNING)) as driver:
-        driver.load()
-        with pytest.raises(MeasurementFailed, match="RuntimeError: this space is not supported"):
-            driver.open()
 
 
 def test_a_contestant_that_takes_its_process_with_it_is_told_with_its_last_words() -> None:
@@ -97,27 +83,6 @@ def test_a_contestant_that_takes_its_process_with_it_is_told_with_its_last_words
         driver.open()
         with pytest.raises(MeasurementFailed, match=r"exit code 7\. It wrote last: farewell"):
             driver.run(0.01)
-
-
-@dataclass
-class Stat:
-    """A file that says something else each time it is read."""
-
-    looks: Iterator[str]
-
-    def exists(self) -> bool:
-        return True
-
-    def read_text(self) -> str:
-        return next(self.looks)
-
-
-def test_busy_cores_are_the_busy_share_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    # user nice system idle iowait irq softirq steal guest guest_nice; guest time is within user time
-    looks = iter(["cpu 100 0 100 800 0 0 0 0 7 7\ncpu0", "cpu 130 10 110 840 0 5 5 0 9 9\ncpu0"])
-    monkeypatch.setattr(machine, "_STAT", Stat(looks))
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert machine.busy_cores(0.0) == pytest.approx(60 / 100 * 4)
 
 
 def test_a_warm_line_starts_in_one_program_and_a_cold_one_in_a_fresh_program_each_time(tmp_path: Path) -> None:
@@ -147,13 +112,6 @@ def test_settings_run_from_the_plain_loop_to_one_worker_per_env() -> None:
         "process, 4 workers",
         "process, 32 workers",
     ]
-
-
-def test_the_advice_names_what_was_measured() -> None:
-    env = resolve("CartPole-v1")
-    assert Setting("process", 2).code(env, 8) == 'envs = ParallelEnvManager("CartPole-v1", num_envs=8, num_workers=2)'
-    assert Setting("serial").code(env, 8) == 'envs = ParallelEnvManager("CartPole-v1", num_envs=8, backend="serial")'
-    assert "SyncVectorEnv" in Setting(None).code(resolve("spin:10"), 8)
 
 
 LOOP, SERIAL, PACKED = Setting(None), Setting("serial"), Setting("process", 2)
@@ -215,18 +173,6 @@ def test_the_steps_counted_are_the_calls_of_step(tmp_path: Path) -> None:
     assert min(counted.values()) >= 40
 
 
-def test_an_id_is_made_by_gymnasium_and_a_factory_imported_by_its_path() -> None:
-    choice = resolve("CartPole-v1")
-    assert choice.is_id
-    env = choice.factory()
-    assert env.spec is not None
-    assert env.spec.id == "CartPole-v1"
-    env.close()
-    choice = resolve("gymnasium.envs.classic_control.cartpole:CartPoleEnv")
-    assert not choice.is_id
-    assert action_space(choice) == gymnasium.spaces.Discrete(2)
-
-
 @pytest.mark.parametrize(
     ("name", "part"),
     [
@@ -247,37 +193,6 @@ def test_what_is_no_environment_is_named_with_what_to_give_instead(name: str, pa
         action_space(resolve(name))
     assert part in str(caught.value)
     assert "Give" in str(caught.value) or "mpe2" in name
-
-
-@pytest.mark.slow
-def test_the_cost_of_guarding_is_a_ratio_with_its_spread() -> None:
-    ratio = measure_guard_cost(resolve("spin:20"), num_envs=2, num_workers=2, pace=Pace(seconds=0.02, rounds=1))
-    assert ratio.num_samples == 4
-    assert 0.2 < ratio.median < 5.0
-
-
-@pytest.fixture(autouse=True)
-def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_SETTLE_SECONDS", 0.0)
-
-
-def test_what_is_left_open_running_or_mapped_is_seen() -> None:
-    before, stop = Holdings.now(), threading.Event()
-    descriptor = os.open(os.devnull, os.O_RDONLY)
-    assert Holdings.settled(before).counts_gained(before) == {"descriptors": 1}
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
-    assert Holdings.settled(before).counts_gained(before) == {"descriptors": 1, "threads": 1}
-    block = SharedBlock.create(mmap.PAGESIZE)
-    block.close()
-    assert Holdings.settled(before).counts_gained(before)["mappings"] == 1
-    del block
-    stop.set()
-    thread.join()
-    os.close(descriptor)
-    assert Holdings.settled(before).counts_gained(before) == {}
-    now = Holdings.now()
-    assert now.counts_gained(replace(now, descriptors=now.descriptors + 1)) == {}, "less is no gain"
 
 
 @pytest.fixture

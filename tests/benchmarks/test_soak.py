@@ -28,13 +28,11 @@ from benchmarks.soak.env import (
     order,
 )
 from benchmarks.soak.faults import (
-    FloodingProgram,
     evaluate_and_kill,
-    fork_and_try,
 )
 from benchmarks.soak.leg import Crowd
 from benchmarks.soak.model import Model, Row, Where, WorkerState, rows_of_reset, rows_of_step, shown
-from benchmarks.soak.run import Hung, soak, watch
+from benchmarks.soak.run import soak
 from benchmarks.soak.tally import RSS_BYTES_ALLOWED, Tally, TimedCall
 from parallel_envs.seeding import SeedTree
 from parallel_envs.testing.scripted import Fault, Moment
@@ -129,15 +127,6 @@ def test_what_is_wrong_with_a_real_manager_is_found(
     assert sabotaged is not Raising or (tally.errors, tally.legs) == (1, 0)
 
 
-def test_a_block_that_gives_no_sign_of_life_is_ended_and_no_other() -> None:
-    with watch(3600.0, look_every=0.01) as beat:
-        beat()
-    started = time.monotonic()
-    with pytest.raises(Hung), watch(0.1, look_every=0.01):
-        time.sleep(60.0)
-    assert time.monotonic() - started < 30.0
-
-
 def test_the_command_prints_and_writes_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leg, "STEP_SECONDS", 0.25)
     file = tmp_path / "soak.json"
@@ -165,24 +154,6 @@ def test_the_command_exits_with_1_if_anything_is_wrong(
     assert "verdict: FAIL" in done.output
 
 
-ACTIONS = np.zeros((2, 2), np.int64)
-
-
-class Unguarded:
-    """A manager that answers whatever process asks it, and one call of which never returns."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args, **settings: time.sleep(3600.0) if name == "restart" else None
-
-
-def test_a_manager_that_serves_a_forked_child_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "FORK_SECONDS", 1.0)
-    unguarded: Any = Unguarded()
-    assert fork_and_try(unguarded, ACTIONS) == "the forked child hung"
-    monkeypatch.setattr(Unguarded, "restart", lambda self: None, raising=False)
-    assert "recv was not refused in a forked child" in fork_and_try(unguarded, ACTIONS)
-
-
 @pytest.mark.parametrize(
     "killed_after", [0.0, pytest.param(0.03, marks=pytest.mark.slow), pytest.param(0.1, marks=pytest.mark.slow)]
 )
@@ -190,25 +161,6 @@ def test_scores_are_right_though_a_worker_is_killed(killed_after: float, monkeyp
     assert evaluate_and_kill(killed_after) == ""
     monkeypatch.setattr(faults, "_reference_scores", lambda: [1.0])
     assert "and [1.0] is right" in evaluate_and_kill(60.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_killed", [True, False])
-def test_a_flooding_program_ends_as_it_should(is_killed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert FloodingProgram(is_killed=is_killed).end() == ""
-    monkeypatch.setattr(faults, "_PROGRAM", "print('[]'); print('wrong rows')")
-    assert "wrong rows" in FloodingProgram(is_killed=False).end()
-
-
-def test_processes_that_outlive_a_killed_program_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [
-        "child = subprocess.Popen(['sleep', '600'])",
-        "print(json.dumps([child.pid]), flush=True)",
-        "time.sleep(600)",
-    ]
-    monkeypatch.setattr(faults, "_PROGRAM", "; ".join(["import json, subprocess, time", *lines]))
-    monkeypatch.setattr(faults, "_LEFT_SECONDS", 0.5)
-    assert "outlived a killed program" in FloodingProgram(is_killed=True).end()
 
 
 HELD = Holdings(processes=0, threads=1, descriptors=9, mappings=0, rss_bytes=50_000_000)
@@ -348,14 +300,3 @@ def test_an_episode_is_lost_where_one_was_to_be_lost_and_nowhere_else(
     assert len(wrong) == len(texts)
     assert [part for part, text in zip(texts, wrong, strict=True) if part not in text] == []
     assert not (lost.keys() == {0} and lost[0] > 1) or "none of the fresh seeds" in wrong[0]
-
-
-def test_a_row_that_is_swapped_stale_or_not_asked_for_is_caught(stage: Stage) -> None:
-    before = stage.step()
-    assert stage.check(before) == []
-    (wrong,) = stage.check({1: before[1]})
-    assert "nobody had asked for" in wrong
-    rows = stage.step()
-    wrongs = stage.check({**rows, 0: rows[1], 1: rows[0], 3: before[3]})
-    assert [text.split(":")[0] for text in wrongs] == ["env 0", "env 1", "env 3"]
-    assert "came instead of" in wrongs[0]

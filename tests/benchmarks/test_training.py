@@ -10,7 +10,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks import learners as bench_learners
 from benchmarks.iterations import (
     IS_AT_LEAST,
     PLAIN,
@@ -94,16 +93,6 @@ def test_a_bar_is_passed_or_not(report: Callable[[float], Any], bar: float) -> N
         (note,) = report(ratio).notes
         assert note.startswith(outcome)
     assert judged_learners([learner_row(0.1, mode="thread")]) == [], "what was not promised has no bar"
-
-
-@pytest.mark.parametrize(("share", "expected"), [(0.95, 0), (0.5, 1)])
-def test_a_missed_bar_is_an_exit_code(share: float, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {"fused": learner_row(3.5), "auto": learner_row(3.5 * share, "auto", share)}
-    monkeypatch.setattr(
-        bench_learners, "measure_learners", lambda plan: [rows[mode] for mode in plan.modes if mode in rows]
-    )
-    code, shown = run(learners, "--bars")
-    assert (code, "auto, 8 agents" in shown) == (expected, True)
 
 
 def meta_row(name: str, ratio: float) -> MetaRow:

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from benchmarks import cli, evaluations, groups, policies
 from benchmarks.eval_workloads import EvalWork
 from benchmarks.evaluations import EvalPlan, evaluations_report, measure_evaluations
-from benchmarks.experiments import PolicyFigures
 from benchmarks.group_runners import Ours, PlainLoop
 from benchmarks.group_workloads import GROUP_WORKS, GroupWork, Waiting, answers
 from benchmarks.groups import CALLER, OURS, shipped
@@ -27,17 +26,12 @@ from benchmarks.policies import (
     Empty,
     PolicyPlan,
     PolicyWork,
-    measure_policies,
-    measure_work,
 )
 from benchmarks.rollouts import (
-    NEEDS,
     WORKS,
     LockStep,
-    RolloutPlan,
     Sequential,
     Work,
-    measure_rollouts,
     unequal_work,
 )
 from parallel_envs.bench.envs import SpinEnv
@@ -63,18 +57,6 @@ def works(monkeypatch: pytest.MonkeyPatch) -> dict[str, EvalWork]:
     works: dict[str, EvalWork] = {}
     monkeypatch.setattr(evaluations, "EVAL_WORKS", works)
     return works
-
-
-def test_whole_evaluations_are_measured_in_turns(works: dict[str, EvalWork]) -> None:
-    works["tiny"] = TINY
-    without, with_jobs = measure_evaluations(EvalPlan(works=("tiny",), jobs=2, rounds=2))
-    assert (without.name, with_jobs.name) == ("jobs=0", "jobs=2")
-    assert without.episodes is not None
-    assert without.episodes.num_samples == 2
-    assert (without.ratio, without.worker_mib) == (None, None)
-    assert with_jobs.ratio is not None
-    assert with_jobs.worker_mib is not None
-    assert 5 < with_jobs.worker_mib < 2000
 
 
 def test_what_is_missing_or_fails_is_told(works: dict[str, EvalWork]) -> None:
@@ -150,24 +132,6 @@ def plan(*works: str) -> PolicyPlan:
     return PolicyPlan(works=works, workers=1, pace=PACE)
 
 
-@pytest.mark.usefixtures("small")
-def test_every_strategy_has_a_row_with_a_figure_beside_the_sequential_one() -> None:
-    names = (SEQUENTIAL, "thread", AUTO, SHIPPED)
-    rows = measure_policies(plan("here", "rows"))
-    expected = [*(("3 empty", name) for name in names), ("rows", SEQUENTIAL), ("rows", "batch")]
-    assert [(row.work, row.name) for row in rows] == expected
-    for row in rows:
-        assert row.error is None
-        assert row.turn is not None
-        assert row.agent_microseconds == pytest.approx(row.turn.median / row.num_agents * 1e6)
-        assert row.to_sequential is not None
-        assert (row.to_best is not None) == (row.name == AUTO) == bool(row.choice)
-    assert "sequential" in rows[2].choice
-    figures = PolicyFigures("here").figures(PACE, lambda text: None)
-    assert figures[SEQUENTIAL] == 1.0
-    assert set(figures) == {*names, *(f"{name}, us" for name in names), f"{AUTO} / best"}
-
-
 SMALL_ROLLOUTS = functools.partial(unequal_work, num_rollouts=5, microseconds=0.0)
 
 
@@ -213,11 +177,14 @@ def test_every_collector_has_a_row_in_table_and_json_with_a_figure_beside_the_pl
     assert rows[2]["to_sequential"] == dataclasses.asdict(spread([1.0]))
 
 
-def test_a_work_that_lacks_its_library_is_named_and_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs = (("no_such_module_anywhere", "the-package[extra]"),)
-    monkeypatch.setitem(NEEDS, "unequal", needs)
-    (row,) = measure_rollouts(RolloutPlan(works=("unequal",)))
-    assert (row.missing, row.rates, row.error) == ("the-package[extra]", (), None)
-    work = PolicyWork(what="w", make=Empty, strategies=(SEQUENTIAL,), needs=needs)  # type: ignore[arg-type]  # never made
-    (found,) = measure_work(work, plan())
-    assert (found.missing, found.turn, found.agent_microseconds) == ("the-package[extra]", None, None)
+@pytest.mark.usefixtures("small")
+def test_the_command_for_policies_has_a_row_for_every_strategy(tmp_path: Path) -> None:
+    file = tmp_path / "policies.json"
+    asked = ["policies", "--work", "here", "--workers", "1", "--seconds", "0.01", "--rounds", "2", "--json", str(file)]
+    done = CliRunner().invoke(cli.app, asked)
+    assert done.exit_code == 0, done.output
+    assert "3 empty: auto chose sequential" in done.output
+    content = json.loads(file.read_text())
+    assert content["settings"] == {"works": ["here"], "workers": 1, "pace": {"seconds": 0.01, "rounds": 2}}
+    assert [row["name"] for row in content["rows"]] == [SEQUENTIAL, "thread", AUTO, SHIPPED]
+    assert all(row["agent_microseconds"] > 0 and row["to_sequential"] for row in content["rows"])

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from parallel_envs.engine.channel import (
     READ,
     WRITE,
-    ChannelClosed,
     Inbox,
     Outbox,
     Poller,
@@ -87,22 +86,6 @@ def test_descriptors_travel_with_a_frame_that_leaves_in_pieces(ends: tuple[socke
     os.close(received[1][1][0])
     assert os.read(reader, 1) == b""  # that was the last writing end
     os.close(reader)
-
-
-@pytest.mark.parametrize("kept", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 3])
-def test_a_side_that_has_gone_is_told(ends: tuple[socket.socket, socket.socket], kept: int) -> None:
-    ours, theirs = ends
-    theirs.sendall(on_the_wire([b"a frame"])[:kept])  # and no more
-    theirs.close()
-    if kept == 0:
-        with pytest.raises(ChannelClosed):
-            Inbox(ours).receive()
-        outbox = Outbox(ours)
-        with pytest.raises(ChannelClosed):
-            outbox.put(b"anyone?")
-        outbox.close()
-    with pytest.raises(ChannelClosed):
-        receive_frame(ours)
 
 
 @pytest.fixture

@@ -10,22 +10,9 @@ from pathlib import Path
 import pytest
 
 from parallel_envs.engine import SharedBlock
-from tests.engine.asking import host, run, settled, value_of
+from tests.engine.asking import run, settled
 from tests.engine.conftest import Open
 from tests.engine.hosted import BlockKeeper
-
-
-def test_a_block_sent_to_a_worker_is_the_same_memory(open_any: Open) -> None:
-    pool = open_any(2)
-    block = SharedBlock.create(80)
-    ours = block.array("f8", (10,))
-    keys = host(pool, BlockKeeper, block)
-    ours[3] = 1.5
-    assert value_of(pool, pool.call(0, keys, "read", 3)) == 1.5
-    settled(pool, pool.call(1, keys, "write", 4, 2.5))
-    assert ours[4] == 2.5
-    assert value_of(pool, pool.call(0, keys, "read", 4)) == 2.5
-    block.close()
 
 
 def test_a_block_may_be_closed_as_soon_as_it_was_sent(open_any: Open) -> None:
@@ -68,20 +55,6 @@ def test_without_memfd_a_file_without_a_name_does(monkeypatch: pytest.MonkeyPatc
     assert again.array("i8", (2,)).tolist() == [1, 2]
     for one in (block, again):
         one.close()
-
-
-def test_a_worker_gives_up_the_descriptors_of_blocks(open_processes: Open) -> None:
-    def count() -> int:
-        gc.collect()
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # runs in the worker
-
-    pool = open_processes()
-    before = run(pool, count)
-    for _ in range(10):
-        block = SharedBlock.create(8)
-        run(pool, lambda block: block.num_bytes, block)
-        block.close()
-    assert run(pool, count) == before
 
 
 @pytest.mark.parametrize("count", [60, 100, 300])

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from parallel_envs.engine import Meters, WorkerPool, cores_here, pin_workers
-from parallel_envs.engine.placement import SHORT_SECONDS, cores_are_shared, current_core, plan_cores, wake_orders
+from parallel_envs.engine.placement import SHORT_SECONDS, plan_cores
 from tests.engine.asking import host, kill, run, settled
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo
@@ -36,23 +36,6 @@ def test_many_workers_with_short_work_are_given_cores_in_turn_and_others_are_lef
 ) -> None:
     meters = [Meters(seconds * requests, 0.0, 0.0, 0.0, requests, 0)] * num_workers
     assert plan_cores(meters, cores) == expected
-
-
-@pytest.mark.parametrize(
-    ("places", "num_workers", "orders", "shared"),
-    [
-        ({}, 4, {}, False),
-        ({0: (3,), 1: (7,), 2: (3,), 3: (7,)}, 4, {3: (1, 3, 0, 2), 7: (0, 2, 1, 3)}, True),
-        ({0: (3,), 2: (7,)}, 3, {3: (2, 0, 1), 7: (0, 1, 2)}, False),
-        ({0: (3, 7), 1: (7,)}, 2, None, True),
-    ],
-)
-def test_workers_of_other_cores_are_woken_first(
-    places: dict[int, tuple[int, ...]], num_workers: int, orders: dict[int, tuple[int, ...]] | None, shared: bool
-) -> None:
-    assert orders is None or wake_orders(places, num_workers) == orders
-    assert cores_are_shared(places) is shared
-    assert current_core() in CORES
 
 
 def test_a_restarted_worker_is_kept_where_the_earlier_one_was(open_forkserver: Open) -> None:

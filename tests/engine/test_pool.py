@@ -182,15 +182,6 @@ def test_an_object_is_closed_when_it_is_dropped_or_replaced(open_any: Open, tmp_
     assert len({*(pool.new_key() for _ in range(100)), key, echo, HOST}) == 103
 
 
-def test_objects_are_closed_with_the_pool(open_any: Open, tmp_path: Path) -> None:
-    pool = open_any(2)
-    for number in range(3):
-        host(pool, Closing, tmp_path / "notes", f"object {number}")
-    pool.close()
-    closed = sorted((tmp_path / "notes").read_text().splitlines())
-    assert closed == sorted([f"object {number}" for number in range(3)] * 2)
-
-
 def test_meters_count_what_a_worker_was_asked(open_any: Open) -> None:
     pool = open_any(2)
     key = host(pool, Echo)

@@ -12,15 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
-import pytest
 
-from parallel_envs.engine import HOST, open_pool, start_supervisor, supervisor_client, supervisor_pid
-from parallel_envs.engine.channel import Inbox
+from parallel_envs.engine import open_pool, start_supervisor, supervisor_pid
 from tests.engine.asking import SOON_SECONDS, ends_within, host, reply_to, run, settings_of, value_of
-from tests.engine.conftest import Open
 from tests.engine.hosted import Echo, Talker
 from tests.engine.scripts import running_script
 
@@ -100,28 +96,6 @@ def interrupted_after(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
-
-
-def test_an_answer_that_was_torn_holds_up_nobody(open_processes: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever strikes amid an answer leaves its rest on the channel."""
-    pool, supervisor = open_processes(), the_supervisor()
-
-    def torn(inbox: Inbox) -> Any:
-        monkeypatch.undo()
-        inbox._channel.recv(4)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Inbox, "receive", torn)
-    with pytest.raises(KeyboardInterrupt):
-        open_processes(1)
-    other = open_processes(1)
-    assert supervisor_pid() != supervisor
-    assert reply_to(other, other.call(0, HOST, "build", 1, os.getpid)) is None
-    assert value_of(other, other.call(0, 1, "__int__")) == other.pid(0)
-    assert reply_to(pool, pool.call(0, HOST, "build", 1, os.getpid)) is None  # its workers go on
-    pool.close()
-    other.close()
-    supervisor_client._torn.pop().abandon()
 
 
 def test_a_pool_collected_while_another_starts_does_not_hang(tmp_path: Path) -> None:

@@ -156,13 +156,6 @@ def test_the_train_interval_is_for_agents_with_a_replay_buffer(name: str, interv
         assert learning_workers(LoopOptions(), made) == 2
 
 
-def test_agents_that_do_not_say_their_train_interval_have_that_of_the_block() -> None:
-    own = {"agent_0": PPO, "agent_1": DQN, "agent_2": DQNConfig(train_interval=7)}
-    with learners(own, parallel=changed(train_interval=2)) as made:
-        configs: Any = [one.config for one in made.agents.values()]
-        assert (configs[0], configs[1].train_interval, configs[2].train_interval) == (PPO, 2, 7)
-
-
 def test_mistakes_in_the_block_are_named() -> None:
     misspelt: dict[str, Any] = {"parallel": {"trian_interval": 4}}
     twice: dict[str, Any] = {"parallel": config, "update_mode": "process"}

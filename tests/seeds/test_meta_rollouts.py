@@ -18,7 +18,7 @@ import yaml
 from gymnasium.spaces import Box
 
 import parallel_envs.learners
-from parallel_envs import EnvError, ParallelEnvManager
+from parallel_envs import ParallelEnvManager
 from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.run_folder import newest_checkpoint, read_metrics
 from parallel_envs.meta import make_env, make_parallel_env
@@ -235,21 +235,6 @@ class Numbered(gym.Env[Any, Any]):
 
     def __init__(self, num_train_tasks: int, num_eval_tasks: int | None = None) -> None:
         self.numbers = num_train_tasks, num_eval_tasks
-
-
-@pytest.mark.parametrize(
-    ("env_id", "numbers", "words"),
-    [
-        ("GridNavi-v0", {"num_train_tasks": 20, "num_eval_tasks": 2}, "22 tasks are wanted of `GridNavi-v0`"),
-        ("GridNavi-v0", {"num_train_tasks": 0}, "num_train_tasks=0"),
-        ("CartPole-v1", {"num_train_tasks": 2}, "'CartPole-v1' does not say what its tasks are"),
-    ],
-)
-def test_numbers_that_cannot_be_are_refused(env_id: str, numbers: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        make_env(env_id, 2, **numbers)
-    with pytest.raises((ValueError, EnvError), match=words):
-        make_parallel_env(env_id, 2, num_workers=1, manager_options={"backend": "serial"}, **numbers)
 
 
 def test_an_id_that_the_user_has_registered_goes_first() -> None:

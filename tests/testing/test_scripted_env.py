@@ -67,20 +67,6 @@ def test_another_seed_other_options_or_the_next_episode_are_another_course() -> 
     assert len({observation.tobytes() for observation in courses[0]}) == 3
 
 
-def test_episodes_end_as_they_were_told() -> None:
-    env = ScriptedEnv(episode_lengths=(1, 2), endings=("terminated", "truncated", "both"))
-    env.reset(seed=0)
-    seen = []
-    for _ in range(6):
-        length, ending = 1, env.step(0)
-        while not (ending[2] or ending[3]):
-            length, ending = length + 1, env.step(0)
-        seen.append((length, ending[2], ending[3]))
-        env.reset()
-    endings = [(True, False), (False, True), (True, True)]
-    assert seen == [(1 + episode % 2, *endings[episode % 3]) for episode in range(6)]
-
-
 @slow
 @given(factory=scripted_factories())
 def test_reused_buffers_hold_the_same_values(factory: Any) -> None:
