@@ -74,6 +74,7 @@ def test_random_play_tells_returns_and_speed() -> None:
     assert shown[3].startswith("116 steps of 3 agents each, ")  # two of the sixty rows only reset
 
 
+@pytest.mark.slow
 def test_shared_ppo_trains() -> None:
     pytest.importorskip("mpe2")
     pytest.importorskip("torch")
@@ -91,9 +92,10 @@ def train_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "total_steps"),
-    [("penalty_ppo", "40000"), pytest.param("climbing_hysteretic_dqn", "50000", marks=pytest.mark.slow)],
+    [("penalty_ppo", "40000"), ("climbing_hysteretic_dqn", "50000")],
 )
 def test_a_task_in_small_from_config_to_curve(train_seeds: Any, tmp_path: Path, name: str, total_steps: str) -> None:
     config = tmp_path / f"{name}.yaml"

@@ -37,7 +37,6 @@ from tests.faults.matrix import (
     SLACK,
     Make,
     await_idle_fault,
-    covering,
     name,
     reset,
     step,
@@ -111,9 +110,10 @@ def steps_before(witness: Witness, moment: Moment) -> int:
     return length if witness.envs.autoreset_mode is AutoresetMode.NEXT_STEP else length - 1
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize(
     ("settings", "fault", "moment"),
-    covering((settings, *case) for settings, cases in CASES_OF.items() for case in cases),
+    [(settings, *case) for settings, cases in CASES_OF.items() for case in cases],
     ids=name,
 )
 def test_a_fault_costs_one_marked_row(make: Make, tmp_path: Path, settings: str, fault: Fault, moment: Moment) -> None:
