@@ -345,7 +345,7 @@ GIVEN_UP: list[Any] = [
     ),
     pytest.param("exit", "exit", {}, WorkerDied, ("exit code 3", SPENT), id="dies"),
     pytest.param("hang", "hang", {"step_timeout": 0.05}, StepTimeout, ("in arrive", SPENT), id="hangs"),
-    pytest.param("hang", "hang", {"step_timeout": 0.3, "restart_window": 0.6}, StepTimeout, (), id="hangs for long"),
+    pytest.param("hang", "hang", {"step_timeout": 1.0, "restart_window": 2.0}, StepTimeout, (), id="hangs for long"),
     *(
         pytest.param(way, {"construction": way}, {"num_workers": num}, kind, (text, UNMADE), id=f"{way}, {num} workers")
         for way, (kind, text) in MADE_IN_VAIN.items()
@@ -354,7 +354,7 @@ GIVEN_UP: list[Any] = [
     pytest.param(
         "hang",
         {"construction": "hang"},
-        {"step_timeout": 0.05, "start_timeout": SHORT, "max_restarts": 1},
+        {"step_timeout": 0.05, "start_timeout": 1.0, "max_restarts": 1},
         StepTimeout,
         (UNMADE,),
         id="hangs whenever it is made",
@@ -416,9 +416,9 @@ def test_two_faults_in_one_worker_are_two_of_its_restarts(make: Make, tmp_path: 
 def test_an_old_env_that_closes_badly_does_not_matter(make: Make, tmp_path: Path, way: str) -> None:
     """One that hangs costs its worker."""
     broken = partial(BreakingEnv, tmp_path / "lives", {"step": "raise", "close": way}, {})
-    witness = Witness(beside(make, broken, num_workers=1, start_timeout=SHORT if way == "hang" else 20.0), **LONG)
+    witness = Witness(beside(make, broken, num_workers=1, start_timeout=1.0 if way == "hang" else 20.0), **LONG)
     witness.reset()
-    with within(3 * SHORT + SLACK):
+    with within(2.0 + SLACK):
         if way == "hang":
             assert step(witness.envs)[4]["worker_restarted"][1]
             return
