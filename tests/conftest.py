@@ -86,9 +86,6 @@ def _new(kind: str, now: dict[int, str], before: dict[int, str]) -> list[str]:
     return [f"{kind} {number}: {words}" for number, words in now.items() if before.get(number) != words]
 
 
-# ---- what the kernel and the interpreter say -----------------------------------------------------
-
-
 STRANGERS: set[int] = set()
 """Processes of others, as seen when last looked: a pid is not given away anew while it is in use."""
 
@@ -166,9 +163,6 @@ def _shared_memory() -> dict[int, str]:
     return {int(inode): target for *_, inode, target in fields}
 
 
-# ---- slow tests ----------------------------------------------------------------------------------
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests marked `slow`, unless SLOW=1 is set or a test is named on the command line.
 
@@ -189,9 +183,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out.append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
-
-
-# ---- the check -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session", autouse=True)

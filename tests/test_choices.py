@@ -87,28 +87,35 @@ def bad() -> tuple[str, list[int]]:
     return "\n".join(lines) + "\n", wrong
 
 
-def lines_with_errors(folder: Path, code: str) -> list[int]:
-    """The lines in which mypy finds an error. Packages of others are taken as they come: this is about ours."""
-    config, snippet = folder / "mypy.ini", folder / "snippet.py"
+def lines_with_errors(folder: Path, **code: str) -> list[tuple[str, int]]:
+    """Module and line of each error that mypy finds. Packages of others are taken as they come: this is about ours."""
+    config = folder / "mypy.ini"
     others = "numpy", "pettingzoo", "torch", "pydantic", "rich", "typer", "cloudpickle", "yaml"
     skipped = "".join(f"[mypy-{name}.*]\nfollow_imports = skip\nignore_missing_imports = True\n" for name in others)
     config.write_text(f"[mypy]\nmypy_path = {ROOT}\nfollow_imports = silent\n{skipped}")
-    snippet.write_text(code)
-    options: list[str | Path] = ["--config-file", config, "--cache-dir", folder / "cache", snippet]
-    command = [sys.executable, "-m", "mypy", *options]
+    for name, text in code.items():
+        (folder / f"{name}.py").write_text(text)
+    options: list[str | Path] = [
+        "--config-file",
+        config,
+        "--cache-dir",
+        folder / "cache",
+        *(f"{name}.py" for name in code),
+    ]
+    command: list[str | Path] = [sys.executable, "-m", "mypy", *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode in (0, 1), done.stdout + done.stderr
-    return sorted({int(line) for line in re.findall(r"^snippet\.py:(\d+): error", done.stdout, re.MULTILINE)})
+    found = re.findall(r"^(\w+)\.py:(\d+): error", done.stdout, re.MULTILINE)
+    return sorted({(name, int(line)) for name, line in found})
 
 
 @pytest.mark.timeout(400)
 def test_a_type_checker_sees_each_misspelt_word(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     assert (resources.files("parallel_envs") / "py.typed").is_file()  # `.ci/check_wheel.py` looks into the wheel
-    assert lines_with_errors(tmp_path, GOOD) == []
     code, wrong = bad()
     assert len(wrong) == sum(")" in line and "(" in line for line in GOOD.splitlines()[9:]) - 2  # all but two
-    assert lines_with_errors(tmp_path, code) == wrong
+    assert lines_with_errors(tmp_path, good=GOOD, bad=code) == [("bad", line) for line in wrong]
 
 
 def test_each_choice_is_explained() -> None:

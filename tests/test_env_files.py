@@ -17,7 +17,7 @@ from parallel_envs import ParallelEnvManager, cli, evaluate, make_env, make_para
 from parallel_envs.bench import envs as bench_envs
 from parallel_envs.bench.cli import app as bench
 from parallel_envs.choices import Backend
-from parallel_envs.env_files import FileFactory, absolute, is_env_file
+from parallel_envs.env_files import FileFactory, absolute
 from parallel_envs.errors import EnvError, UntrustedName
 from parallel_envs.evaluation import BadEvaluation, missions_of
 from parallel_envs.multiagent import MultiAgentEnvManager
@@ -77,15 +77,6 @@ def told(result: Result) -> str:
     return " ".join(result.output.replace("│", " ").split())
 
 
-def test_the_form_is_a_python_file_and_a_name() -> None:
-    for name in ("./a.py:Env", "a.py:Env", "/x y/a.py:make"):
-        assert is_env_file(name)
-        assert (absolute(name) != name) is (not name.startswith("/"))
-    for name in ("package.module:Env", "ale_py:ALE/Pong-v5", "./a.py", "missions.yaml:easy", ".py:Env"):
-        assert not is_env_file(name)
-        assert absolute(name) == name
-
-
 @pytest.mark.parametrize(("backend", "context"), [("process", "spawn"), ("process", "forkserver"), ("serial", None)])
 def test_a_manager_takes_it_in_every_kind_of_worker(
     backend: Backend, context: str | None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -128,9 +119,7 @@ def test_bench_step_takes_it(folder: Path) -> None:
         bench_envs.resolve("./coridor.py:Corridor")
 
 
-def test_eval_calls_it_by_file_and_class_and_resumes_from_another_folder(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eval_resumes_from_another_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = evaluate("./corridor.py:Corridor?length=4", "random", 2, jobs=1)
     assert found.missions == ("corridor.py:Corridor?length=4",)
     assert [record.length for record in found.episodes] == [4, 4]
@@ -182,9 +171,7 @@ def test_a_relative_import_is_refused(tmp_path: Path) -> None:
         ("./broken.py:Env", ImportError, r"broken\.py raised LookupError when it was imported: no licence"),
     ],
 )
-def test_a_missing_class_and_a_file_that_raises_are_told(
-    name: str, error: type[Exception], text: str, folder: Path
-) -> None:
+def test_missing_classes_and_errors_are_told(name: str, error: type[Exception], text: str, folder: Path) -> None:
     with pytest.raises(error, match=text):
         env_factory(name)()
     with pytest.raises(EnvError, match=text):
@@ -215,13 +202,3 @@ def test_a_file_without_its_class_is_told_with_the_classes_that_it_has(tmp_path:
     file.write_text("class Broken(:")
     with pytest.raises(ValueError, match=re.escape(f"'{file}:MyEnv'")):
         env_factory(str(file))
-
-
-def test_two_files_of_one_name_are_told_to_be_renamed(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "env.py").write_text("class Corridor: ...\n")
-    words = (part for name in ("a", "b") for part in ("-m", f"{tmp_path}/{name}/env.py:Corridor"))
-    done = command("eval", *words, "-p", "random")
-    assert done.exit_code == 2
-    assert "results could not tell them apart. Leave one out, or give a dict" in done.stderr

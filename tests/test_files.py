@@ -52,21 +52,6 @@ def test_a_link_stays_and_what_it_leads_to_is_written_again_and_again(is_there: 
         assert (names_in(tmp_path), names_in(real.parent)) == ({"elsewhere", "link"}, {"real"})
 
 
-@pytest.mark.parametrize("left_over", [".here.new", ".here.old"])
-def test_a_link_that_stands_in_the_way_is_removed_and_not_followed(
-    left_over: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An earlier version left such links."""
-    monkeypatch.setattr(files, "_exchanged", lambda *_: False)
-    other = tmp_path / "other"
-    for folder in (other, tmp_path / "here"):
-        write(folder, "0")
-    (tmp_path / left_over).symlink_to(other)
-    write(tmp_path / "here", "1")
-    assert names_in(tmp_path) == {"here", "other"}
-    assert names_in(other) == {"file"}
-
-
 def test_folders_without_a_name_of_their_own_are_refused(tmp_path: Path) -> None:
     for folder in ("", ".", "..", "/", "a/.."):
         with pytest.raises(ValueError, match="names no folder that could be written anew"):
@@ -103,7 +88,7 @@ def test_drafts_of_files_have_names_that_cannot_be_guessed(tmp_path: Path, monke
     assert names_in(tmp_path) == {"results.json"}
 
 
-def test_a_link_in_the_place_of_a_draft_is_not_followed(
+def test_a_link_in_a_drafts_place_is_not_followed(
     tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even one whose name was guessed."""
@@ -113,16 +98,6 @@ def test_a_link_in_the_place_of_a_draft_is_not_followed(
     with pytest.raises(FileExistsError):
         write_whole(tmp_path / "shared" / "results.json", lambda file: file.write(b"{}"))
     assert victim.read_text() == "precious"
-
-
-@pytest.mark.parametrize("predictable", [".results.json.{pid}.new", ".results.json.new"])
-def test_links_under_the_names_of_earlier_drafts_lead_nowhere(predictable: str, tmp_path: Path, victim: Path) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    (shared / predictable.format(pid=os.getpid())).symlink_to(victim)
-    write_whole(shared / "results.json", lambda file: file.write(b"{}"))
-    assert victim.read_text() == "precious"
-    assert not (shared / "results.json").is_symlink()
 
 
 def test_a_file_in_a_new_folder_takes_no_others_place(tmp_path: Path, victim: Path) -> None:

@@ -170,27 +170,6 @@ def test_wrappers_is_imported_by_its_full_name_only() -> None:
     assert [str(one) for one in found if one.module.split(".")[0] == "wrappers"] == []
 
 
-@pytest.mark.parametrize(
-    ("statement", "module", "eager"),
-    [
-        ("import os.path", "os.path", True),
-        ("from parallel_envs import errors", "parallel_envs.errors", True),
-        ("from parallel_envs.errors import EnvError", "parallel_envs.errors", True),
-        ("from . import errors", "parallel_envs.errors", True),
-        ("from .errors import EnvError", "parallel_envs.errors", True),
-        ("class A:\n    import os", "os", True),
-        ("def f():\n    import os", "os", False),
-        ("if TYPE_CHECKING:\n    import os", "os", False),
-        ("if typing.TYPE_CHECKING:\n    import os", "os", False),
-        ("if sys.platform == 'linux':\n    import os", "os", True),
-    ],
-)
-def test_import_statements_are_read(statement: str, module: str, eager: bool) -> None:
-    [(node, found_eager)] = import_nodes(ast.parse(statement), eager=True)
-    assert named_modules(node, ROOT / PACKAGE / "seeding.py") == [module]
-    assert found_eager is eager
-
-
 def public_modules() -> list[str]:
     """The package and the modules directly in it that list their names in `__all__`."""
     names = sorted(name for name in MODULES if name.count(".") <= 1 and "._" not in name)

@@ -16,7 +16,6 @@ from parallel_envs.choices import Strategy
 from parallel_envs.policies import (
     AgentPolicy,
     BatchPolicy,
-    EachAgent,
     FunctionPolicy,
     LiftedPolicy,
     MultiAgentPolicy,
@@ -71,31 +70,6 @@ class Noisy(BatchPolicy):
         return observations[:, 0] + rows.uniform() + 10 * state, state + 1
 
 
-def test_each_row_draws_from_its_own_generator() -> None:
-    together = rows(1, 2, 3)
-    drawn = together.uniform(2), together.normal(3, 1), together.uniform()
-    assert [draw.shape for draw in drawn] == [(3, 2), (3, 3, 1), (3,)]
-    for place, seed in enumerate((1, 2, 3)):
-        alone = rows(seed)
-        expected = alone.uniform(2)[0], alone.normal(3, 1)[0], alone.uniform()[0]
-        assert_same_batch([draw[place] for draw in drawn], list(expected))
-
-
-def test_rows_know_how_many_they_are_and_what_came_before() -> None:
-    known = Rows([np.random.default_rng(0)] * 2, list, np.array([4, 5]), np.array([0.5, 1.0]))
-    assert len(known) == 2
-    assert_same_batch([known.previous_actions, known.previous_rewards], [np.array([4, 5]), np.array([0.5, 1.0])])
-    assert rows(1, 2, 3).previous_rewards.tolist() == [0.0] * 3
-    assert rows(1).previous_actions is None
-
-
-def test_records_are_gathered() -> None:
-    known = rows(1, 2)
-    known.record(value=np.zeros(2))
-    known.record(log_prob=np.ones(2), value=np.full(2, 7.0))
-    assert {name: column.tolist() for name, column in known.records.items()} == {"value": [7, 7], "log_prob": [1, 1]}
-
-
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: type(space).__name__)
 def test_random_actions_are_of_the_space_and_of_the_rows_own_draws(space: Any) -> None:
     before = repr(space.np_random.bit_generator.state)
@@ -108,13 +82,6 @@ def test_random_actions_are_of_the_space_and_of_the_rows_own_draws(space: Any) -
         assert all(space.contains(action) for action in actions)
         assert_same_batch(actions[1], alone[0])
     assert repr(space.np_random.bit_generator.state) == before
-
-
-def test_a_function_acts_on_each_observation_alone() -> None:
-    policy = FunctionPolicy(lambda observation: observation * 2)
-    assert policy.initial_state(3) == ()
-    actions, state = policy.act(None, (), np.zeros(2, np.bool_), rows(1, 2, observations=[3, 4]))
-    assert (actions, state) == ([6, 8], ())
 
 
 def test_each_row_of_an_agent_policy_has_a_memory_of_its_own() -> None:
@@ -134,21 +101,6 @@ def test_a_batch_policy_acts_for_one_agent() -> None:
         for step in range(3):
             assert agent.step(np.array([0.5, 0.0], np.float32)) == 0.5 + draws.random() + 10 * step
         agent.reset()
-
-
-def test_a_batch_policy_sees_one_observation_as_a_batch() -> None:
-    space = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)})
-    seen: list[Any] = []
-
-    class Looking(BatchPolicy):
-        def act(self, observations: Any, state: Any, resets: Any, rows: Rows) -> tuple[Any, Any]:
-            seen.append((observations["a"].shape, observations["b"].tolist(), resets.tolist(), rows.singles()))
-            return [0], state
-
-    agent = SingleRow(Looking(), space)
-    observation = {"a": np.zeros(2, np.float32), "b": 2}
-    assert [agent.step(observation), agent.step(observation)] == [0, 0]
-    assert seen == [((1, 2), [2], [begins], [observation]) for begins in (True, False)]
 
 
 def test_whatever_acts_becomes_a_batch_policy_and_anything_else_is_refused() -> None:
@@ -224,12 +176,6 @@ def test_doing_nothing_is_an_action_of_the_space_or_has_to_be_given() -> None:
     with pytest.raises(TypeError, match="has no action that does nothing"):
         NoopAgent(Text(3))
     assert NoopAgent(action="no").step(None) == "no"
-
-
-def test_a_policy_for_each_agent_is_made_once() -> None:
-    policies = EachAgent(lambda agent: ScriptedAgent(lambda observation: agent))
-    assert policies.agent_policy("a") is policies.agent_policy("a")
-    assert policies.agent_policy("b").step(0) == "b"
 
 
 def test_a_policy_by_name_gets_what_it_takes() -> None:

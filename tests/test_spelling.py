@@ -156,13 +156,7 @@ EVAL = ("eval", "-m", "CartPole-v1", "-p", "random")
         (cli.app, (*EVAL, "--record", "wrst"), "worst"),
         (bench, ("step", "--backend", "serail"), "serial"),
         (bench, ("step", "--peers", "gymnasum"), "gymnasium"),
-        (bench, ("soak", "--context", "forkserve"), "forkserver"),
-        (bench, ("rollouts", "--work", "ant-mlpp"), "ant-mlp"),
-        (bench, ("policies", "--work", "slep"), "sleep"),
-        (bench, ("groups", "--work", "wating"), "waiting"),
         (bench, ("eval", "--works", "spred"), "spread"),
-        (bench, ("learners", "--modes", "fusd"), "fused"),
-        (bench, ("train", "--update-mode", "fusd"), "fused"),
         (cli.app, (*EVAL, "--format", "xyz"), None),
     ],
 )

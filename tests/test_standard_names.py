@@ -76,7 +76,6 @@ ENVS = (
     "num_envs_per_env_runner num_envs_per_worker gym_vectorize_mode sample_timeout_s restart_failed_sub_environments "
     "restart_failed_env_runners max_num_env_runner_restarts num_workers"
 )
-EVALUATIONS = "model env n_eval_episodes"
 
 ALGORITHM_NAMES = [
     *((PPOConfig, names) for names in (SB3_PPO, CLEANRL_PPO, RLLIB_PPO, TIANSHOU_PPO)),
@@ -171,9 +170,7 @@ def of_meta(train: dict[str, Any]) -> None:
         (of_meta, {"total_timesteps": 5}, r"`train\.total_timesteps` is unknown\. It is called `n_env_steps_total`"),
     ],
 )  # fmt: skip
-def test_words_of_other_packages_are_told_with_ours(
-    thing: Callable[..., Any], given: dict[str, Any], text: str
-) -> None:
+def test_words_of_other_packages_are_told(thing: Callable[..., Any], given: dict[str, Any], text: str) -> None:
     if thing in (of_run, of_ppo, of_meta):
         with pytest.raises(BadSettings, match=text):
             thing(given)

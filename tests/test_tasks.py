@@ -73,20 +73,6 @@ def test_plain_tasks_are_numbered_by_their_place_and_others_keep_their_numbers(p
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_the_rows_of_an_array_are_tasks(pool: Pool) -> None:
-    assert [task.value.tolist() for task in pool(np.arange(4).reshape(2, 2)).tasks] == [[0, 1], [2, 3]]
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_equal_tasks_may_have_one_number(pool: Pool) -> None:
-    assert len(pool([Task("a", 3), Task("a", 3)]).tasks) == 2
-
-
-def test_fixed_tasks_go_round() -> None:
-    assert drawn(FixedTasks(["a", "b", "c"]), num_envs=5, num_episodes=2) == [[0, 1, 2, 0, 1]] * 2
-
-
-@pytest.mark.parametrize("pool", POOLS)
 @given(seed=seeds, asked=st.lists(st.tuples(places, places), max_size=12))
 def test_a_draw_does_not_depend_on_what_was_asked_before(pool: Pool, seed: int, asked: list[tuple[int, int]]) -> None:
     source = pool(WORDS, seed)
@@ -96,30 +82,10 @@ def test_a_draw_does_not_depend_on_what_was_asked_before(pool: Pool, seed: int, 
         assert source.task_for(env, episode) == pool(WORDS, seed).task_for(env, episode)
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_pickled_source_draws_the_same(pool: Pool) -> None:
-    source = pool(WORDS, 5)
-    source.bind(4)
-    assert drawn(pickle.loads(pickle.dumps(source))) == drawn(copy.deepcopy(source)) == drawn(source)
-
-
 @pytest.mark.parametrize("pool", RANDOM)
 def test_seeds_differ(pool: Pool) -> None:
     courses = [drawn(pool(list(range(50)), seed)) for seed in range(4)]
     assert all(first != second for place, first in enumerate(courses) for second in courses[:place])
-
-
-@pytest.mark.parametrize("pool", [UniformTasks, ScoredTasks])
-def test_envs_and_episodes_have_streams_of_their_own(pool: Pool) -> None:
-    rows = drawn(pool(list(range(1000)), 1), num_envs=30, num_episodes=30)
-    assert len({tuple(row) for row in rows}) == len({*zip(*rows, strict=True)}) == 30
-    assert len({task for row in rows for task in row}) > 500
-
-
-@pytest.mark.parametrize("pool", [UniformTasks, ScoredTasks])
-def test_equal_chances_are_equal(pool: Pool) -> None:
-    counts = np.bincount(np.ravel(drawn(pool(WORDS, 2), num_envs=50, num_episodes=50)), minlength=5)
-    assert abs(counts - 500).max() < 80  # four standard deviations
 
 
 @given(seed=seeds, num_tasks=st.integers(1, 12), num_envs=st.integers(1, 9), num_cycles=st.integers(1, 4))
@@ -130,13 +96,6 @@ def test_a_cycle_holds_every_task_once(seed: int, num_tasks: int, num_envs: int,
     played = np.ravel(drawn(source, num_envs, num_episodes))
     for cycle in played[: num_tasks * num_cycles].reshape(num_cycles, num_tasks):
         assert sorted(cycle) == list(range(num_tasks))
-
-
-def test_each_cycle_has_an_order_of_its_own() -> None:
-    orders = {tuple(np.ravel(drawn(CycleTasks(list(range(20)), seed), 1, 20))) for seed in range(3)}
-    source = CycleTasks(list(range(20)))
-    orders |= {tuple(source.task_for(0, 20 * cycle + place).id for place in range(20)) for cycle in range(1, 4)}
-    assert len(orders) == 6
 
 
 scores = st.lists(st.floats(0, 1e6), min_size=5, max_size=5)
@@ -165,33 +124,12 @@ def test_a_task_without_score_comes_by_the_uniform_share_alone() -> None:
     assert scored([0] * 5, uniform_share=0.0).chances.tolist() == [0.2] * 5
 
 
-def test_scores_go_by_the_numbers_of_tasks_in_all_their_places() -> None:
-    source = ScoredTasks([Task("a", 70), Task("a", 70), Task("b", 30)], uniform_share=0.0)
-    source.score(70, 0.0)
-    assert source.chances.tolist() == [0.0, 0.0, 1.0]
-    assert {source.task_for(env, 0).value for env in range(20)} == {"b"}
-
-
-@pytest.mark.filterwarnings("ignore:overflow")
-def test_large_scores_are_scores() -> None:
-    source = scored([1.7e308] * 5)
-    assert source.chances.tolist() == pytest.approx([0.2] * 5)
-    source.task_for(0, 0)
-
-
 def test_a_curriculum_draws_from_the_tasks_of_its_progress() -> None:
     source = CurriculumTasks(levels, seed=3)
     assert {task for row in drawn(source) for task in row} == {0}
     source.progress = 0.5
     assert source.progress == 0.5
     assert {task for row in drawn(source, 20, 20) for task in row} == set(range(6))
-
-
-def test_a_curriculum_draws_by_its_seed_alone() -> None:
-    first, second = CurriculumTasks(levels, seed=3), CurriculumTasks(levels, seed=3)
-    second.progress = 0.2
-    first.progress = second.progress = 0.9
-    assert drawn(first) == drawn(second) != drawn(CurriculumTasks(levels, seed=4))
 
 
 def test_a_curriculum_without_tasks_is_refused_and_stays_where_it_was() -> None:
@@ -246,22 +184,6 @@ def test_a_split_is_disjoint_and_complete(seed: int, num_tasks: int, data: st.Da
     assert len(train) == num_train
     assert sorted([*train, *test], key=lambda task: task.id) == [Task(goal, place) for place, goal in enumerate(goals)]
     assert (train, test) == split_tasks(goals, num_train, seed)
-
-
-def test_a_split_takes_arrays_as_tasks_and_tasks_with_numbers() -> None:
-    train, test = split_tasks(list(np.arange(6).reshape(3, 2)), 2)
-    assert sorted(task.value.tolist() for task in [*train, *test]) == [[0, 1], [2, 3], [4, 5]]
-    train, test = split_tasks(np.arange(4), 3)  # type: ignore[arg-type]  # arrays are taken, too
-    assert sorted(task.value for task in train + test) == [0, 1, 2, 3]
-    train, test = split_tasks([Task("a", 9), Task("b", 4)], 1)
-    assert {task.id for task in [*train, *test]} == {9, 4}
-    assert len({tuple(task.id for task in split_tasks(range(40), 20, seed)[0]) for seed in range(5)}) == 5
-
-
-def test_pools_of_a_split_keep_its_numbers() -> None:
-    train, test = split_tasks(WORDS, 3, seed=1)
-    seen = [{task for row in drawn(UniformTasks(half), 20, 20) for task in row} for half in (train, test)]
-    assert seen == [{task.id for task in train}, {task.id for task in test}]
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ IMPORTED = ["from subprocess import Popen as save", "from numpy import save", "f
 
 
 @pytest.mark.parametrize("imported", IMPORTED)
-def test_what_a_trusted_module_has_imported_itself_is_not_trusted(
+def test_imports_of_a_trusted_module_are_not_trusted(
     imported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "importing.py").write_text(imported)
@@ -264,9 +264,7 @@ SAMPLE = [*FEW, *(pytest.param(*one, marks=pytest.mark.slow) for one in REFUSED 
 
 
 @pytest.mark.parametrize(("name", "kwargs"), SAMPLE)
-def test_an_edited_run_is_not_gone_on_with(
-    name: str, kwargs: dict[str, Any], run: Path, tmp_path: Path, marker: Path
-) -> None:
+def test_an_edited_run_is_refused(name: str, kwargs: dict[str, Any], run: Path, tmp_path: Path, marker: Path) -> None:
     folder = edited(run, tmp_path, env=name, env_kwargs=kwargs)
     done = command("train", "--resume", str(folder), "total_steps=64")
     assert done.exit_code == 2

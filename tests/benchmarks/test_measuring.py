@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-import ast
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from benchmarks.plan import run_once, run_steps
+from benchmarks import syscalls
+from benchmarks.memory import growth, watch
+from benchmarks.peers import PEERS
 from benchmarks.startup import GYMNASIUM_FORK, Line, measure_startup
-from parallel_envs.bench import machine
-from parallel_envs.bench.envs import SpinEnv, resolve
-from parallel_envs.bench.measure import MeasurementFailed, Slice, interleave, paired_ratio, run_for, spread
-from parallel_envs.bench.runners import InProcess, Workload
-from parallel_envs.bench.step import Setting, Trial, advise, best, settings_to_try
-from parallel_envs.bench.turns import Driver
+from benchmarks.syscalls import StraceMissing, Trace, measure_calls, parse_summary, per_step
+from parallel_envs.bench.envs import SpinEnv, UnknownEnv, action_space, resolve
+from parallel_envs.bench.measure import (
+    MeasurementFailed,
+    Slice,
+    interleave,
+    run_for,
+    run_once,
+    run_steps,
+    spread,
+)
+from parallel_envs.bench.runners import InProcess, Ours, Runner, Workload
+from parallel_envs.bench.suggest import Setting, Trial, advise, settings_to_try
+from parallel_envs.bench.turns import Driver, python_environment
 from tests.benchmarks.stages import Broken, NotingItsProcess, make_exiting
-
-rates = st.floats(min_value=1e-3, max_value=1e9)
 
 
 def test_contestants_take_turns_within_a_round_and_each_round_begins_one_later() -> None:
@@ -67,49 +74,7 @@ def test_a_slice_lasts_until_its_time_has_passed_and_counts_the_last_call_whole(
     assert [run_steps(lambda: 8, steps) for steps in (20, 0)] == [24, 0]
 
 
-@given(st.lists(rates, min_size=1, max_size=30))
-def test_spread_is_the_median_and_the_interpolated_quartiles(samples: list[float]) -> None:
-    found = spread(samples)
-    lower, middle, upper = np.percentile(samples, [25, 50, 75])
-    assert found.lower_quartile == pytest.approx(lower)
-    assert found.median == pytest.approx(middle)
-    assert found.upper_quartile == pytest.approx(upper)
-    assert found.num_samples == len(samples)
-
-
-@given(st.lists(rates, min_size=1, max_size=20), st.floats(min_value=0.1, max_value=10.0))
-def test_a_ratio_is_blind_to_what_slows_whole_rounds(slowness: list[float], factor: float) -> None:
-    found = paired_ratio([each * factor for each in slowness], slowness)
-    assert found is not None
-    assert found.lower_quartile == pytest.approx(factor)
-    assert found.upper_quartile == pytest.approx(factor)
-
-
-def test_rounds_that_one_side_did_not_finish_are_no_part_of_the_ratio() -> None:
-    found = paired_ratio([2.0, 4.0, 9.0], [1.0, 2.0])
-    assert found is not None
-    assert (found.median, found.num_samples) == (2.0, 2)
-    assert paired_ratio([1.0], []) is None
-
-
 SPACE = gymnasium.spaces.Discrete(2)
-SPINNING = Workload(factory=partial(SpinEnv, 10.0), action_space=SPACE, num_envs=2)
-
-
-def test_a_contestant_opens_runs_and_closes_in_its_own_process_again_and_again() -> None:
-    with Driver(InProcess(SPINNING)) as driver:
-        driver.load()
-        for _ in range(2):
-            assert driver.open() > 0.0
-            assert driver.run(0.01).steps > 0
-            assert driver.close() >= 0.0
-
-
-def test_an_error_of_the_contestant_comes_up_in_its_own_words() -> None:
-    with Driver(Broken(SPINNING)) as driver:
-        driver.load()
-        with pytest.raises(MeasurementFailed, match="RuntimeError: this space is not supported"):
-            driver.open()
 
 
 def test_a_contestant_that_takes_its_process_with_it_is_told_with_its_last_words() -> None:
@@ -118,38 +83,6 @@ def test_a_contestant_that_takes_its_process_with_it_is_told_with_its_last_words
         driver.open()
         with pytest.raises(MeasurementFailed, match=r"exit code 7\. It wrote last: farewell"):
             driver.run(0.01)
-
-
-@dataclass
-class Stat:
-    """A file that says something else each time it is read."""
-
-    looks: Iterator[str]
-
-    def exists(self) -> bool:
-        return True
-
-    def read_text(self) -> str:
-        return next(self.looks)
-
-
-def test_facts_hold_no_name_and_no_path() -> None:
-    facts = machine.facts()
-    assert facts.keys() == {"cores", "busy_cores_beside", "processor", "system", "python", "versions"}
-    assert "/" not in repr(facts)
-
-
-def test_busy_cores_are_the_busy_share_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    # user nice system idle iowait irq softirq steal guest guest_nice; guest time is within user time
-    looks = iter(["cpu 100 0 100 800 0 0 0 0 7 7\ncpu0", "cpu 130 10 110 840 0 5 5 0 9 9\ncpu0"])
-    monkeypatch.setattr(machine, "_STAT", Stat(looks))
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert machine.busy_cores(0.0) == pytest.approx(60 / 100 * 4)
-
-
-def test_where_the_system_does_not_tell_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_STAT", tmp_path / "stat")
-    assert machine.busy_cores() is None
 
 
 def test_a_warm_line_starts_in_one_program_and_a_cold_one_in_a_fresh_program_each_time(tmp_path: Path) -> None:
@@ -169,9 +102,6 @@ def test_a_warm_line_starts_in_one_program_and_a_cold_one_in_a_fresh_program_eac
     assert (broken.open_seconds, broken.to_gymnasium) == (None, None)
 
 
-counts = st.integers(min_value=1, max_value=300)
-
-
 def test_settings_run_from_the_plain_loop_to_one_worker_per_env() -> None:
     assert [each.name for each in settings_to_try(num_envs=32, num_cores=4)] == [
         "in-process",
@@ -182,26 +112,6 @@ def test_settings_run_from_the_plain_loop_to_one_worker_per_env() -> None:
         "process, 4 workers",
         "process, 32 workers",
     ]
-
-
-@given(counts, counts)
-def test_no_setting_comes_twice_or_has_more_workers_than_envs(num_envs: int, num_cores: int) -> None:
-    settings = settings_to_try(num_envs, num_cores)
-    assert len({each.name for each in settings}) == len(settings)
-    assert all(1 <= each.num_workers <= num_envs for each in settings)
-
-
-@pytest.mark.parametrize("setting", settings_to_try(num_envs=8, num_cores=2), ids=lambda setting: setting.name)
-@pytest.mark.parametrize("name", ["CartPole-v1", "spin:10"])
-def test_the_advice_is_a_line_of_python(setting: Setting, name: str) -> None:
-    ast.parse(setting.code(resolve(name), num_envs=8))
-
-
-def test_the_advice_names_what_was_measured() -> None:
-    env = resolve("CartPole-v1")
-    assert Setting("process", 2).code(env, 8) == 'envs = ParallelEnvManager("CartPole-v1", num_envs=8, num_workers=2)'
-    assert Setting("serial").code(env, 8) == 'envs = ParallelEnvManager("CartPole-v1", num_envs=8, backend="serial")'
-    assert "SyncVectorEnv" in Setting(None).code(resolve("spin:10"), 8)
 
 
 LOOP, SERIAL, PACKED = Setting(None), Setting("serial"), Setting("process", 2)
@@ -248,15 +158,90 @@ def _trial(setting: Setting, rate: float, error: str | None = None) -> Trial:
     return Trial(setting=setting, spread=spread([rate]), to_in_process=None, error=error)
 
 
+EVERYONE: dict[str, type[Runner]] = {InProcess.name: InProcess, Ours.name: Ours, **PEERS}
+
+
+def test_the_steps_counted_are_the_calls_of_step(tmp_path: Path) -> None:
+    installed = [name for name, each in EVERYONE.items() if each.missing() is None]
+    # A process of their own: what peers import and warn of is no part of this test run.
+    command = [sys.executable, "-m", "tests.benchmarks.stages", "3", "2", "40", str(tmp_path), *installed]
+    done = subprocess.run(command, env=python_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = dict(line.split("=") for line in done.stdout.splitlines() if line.partition("=")[0] in installed)
+    counted = {name: int(count) for name, count in told.items()}
+    assert counted == {name: (tmp_path / name).stat().st_size for name in installed}
+    assert min(counted.values()) >= 40
+
+
 @pytest.mark.parametrize(
-    ("rates", "expected"),
+    ("name", "part"),
     [
-        ([(LOOP, 100.0, None), (PACKED, 190.0, None)], PACKED),
-        ([(LOOP, 100.0, None), (PACKED, 102.0, None)], LOOP),  # equally fast, and simpler
-        ([(LOOP, 100.0, None), (PACKED, 190.0, "it died")], LOOP),
-        ([(PACKED, 190.0, "it died")], None),
+        ("NoSuchEnv-v1", '"NoSuchEnv-v1" cannot be made: NameNotFound'),
+        ("Cart Pole", '"Cart Pole" cannot be made'),
+        ("spin:soon", "Give microseconds, as in spin:1000."),
+        ("spin:-1", "Give microseconds, as in spin:1000."),
+        ("spin:inf", "Give microseconds, as in spin:1000."),
+        ("no_such_module:make", "ModuleNotFoundError: No module named 'no_such_module'."),
+        ("tests.benchmarks.stages:no_such_function", "no_such_function"),
+        ("tests.benchmarks.stages:NOT_CALLABLE", "is a int and cannot be called"),
+        ("tests.benchmarks.stages:make_nothing", "made a NoneType, not a gymnasium.Env"),
+        ("mpe2/simple_spread-v3", "python -m benchmarks zoo --env mpe2/simple_spread-v3"),
     ],
 )
-def test_the_fastest_is_best(rates: list[tuple[Setting, float, str | None]], expected: Setting | None) -> None:
-    found = best([_trial(*one) for one in rates])
-    assert (found and found.setting) == expected
+def test_what_is_no_environment_is_named_with_what_to_give_instead(name: str, part: str) -> None:
+    with pytest.raises(UnknownEnv) as caught:
+        action_space(resolve(name))
+    assert part in str(caught.value)
+    assert "Give" in str(caught.value) or "mpe2" in name
+
+
+@pytest.fixture
+def contestant() -> Iterator[InProcess]:
+    workload = Workload(factory=partial(SpinEnv, 0.0), action_space=gymnasium.spaces.Discrete(2), num_envs=2)
+    opened = InProcess(workload)
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def test_descriptors_that_are_left_open_are_seen(contestant: InProcess) -> None:
+    with ExitStack() as left_open:
+
+        def leak(text: str) -> None:
+            fd = os.open(os.devnull, os.O_RDONLY)
+            left_open.callback(os.close, fd)
+
+        grown = growth(watch(contestant, 200, tell=leak))
+    assert grown.num_descriptors == 9
+    assert not grown.flat
+    assert "NOT flat" in str(grown)
+
+
+SUMMARY = """\
+% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 71.43    0.000050           3        16           read
+ 28.57    0.000020          10         2         1 write
+  0.00    0.000000           0         0           poll
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.000070           3        18         1 total
+"""
+
+
+def test_the_table_of_strace_is_read_by_column_and_what_starting_up_cost_cancels_out() -> None:
+    assert parse_summary(SUMMARY) == {"read": 16, "write": 2, "poll": 0}
+    few = Trace(steps=100, calls={"read": 1000, "write": 300})
+    many = Trace(steps=300, calls={"read": 1800, "write": 700, "poll": 20})
+    assert per_step(few, many) == {"poll": 0.1, "read": 4.0, "write": 2.0}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_gymnasium_makes_six_calls_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syscalls, "_WARM_UP_STEPS", 50)
+    try:
+        rows = {row.name: row for row in measure_calls(num_envs=2, steps=200)}
+    except StraceMissing as reason:
+        pytest.skip(str(reason))
+    assert rows["gymnasium"].read_write == pytest.approx(6.0, abs=0.2)
+    assert rows["parallel_envs"].error is None

@@ -6,120 +6,39 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 import typer
-from gymnasium.spaces import Box, Discrete
-from pettingzoo import ParallelEnv
 from typer.testing import CliRunner
 
-from benchmarks import learners as bench_learners
 from benchmarks.iterations import (
     IS_AT_LEAST,
     PLAIN,
-    IterationPlan,
     IterationRow,
-    PlainSettings,
-    PlainTraining,
     iterations_report,
-    measure_iterations,
 )
 from benchmarks.learners import BARS as LEARNER_BARS
 from benchmarks.learners import (
-    LearnerPlan,
     LearnerRow,
     LearnerWork,
     learners,
     learners_report,
     made_plans,
-    measure_learners,
 )
 from benchmarks.learners import judged as judged_learners
 from benchmarks.meta import SEQUENTIAL as META_SEQUENTIAL
-from benchmarks.meta import MetaPlan, MetaRow, measure_meta, meta, meta_report
+from benchmarks.meta import MetaPlan, MetaRow, measure_meta, meta_report
 from benchmarks.train import (
     FREE,
     OVERLAP,
     POLLING,
     SYNC,
-    BusyAgents,
     TrainPlan,
-    Turn,
-    judged,
     measure_train,
-    rows_of,
-    train,
-    train_report,
 )
-from parallel_envs.bench.measure import Series, Spread
+from parallel_envs.bench.measure import Spread
 from parallel_envs.bench.turns import Pace
-from parallel_envs.threads import one_torch_thread
 
 pytest.importorskip("mpe2")
-
-
-@pytest.mark.slow
-def test_both_sides_play_rollouts_of_one_length_and_are_timed() -> None:
-    pace = Pace(seconds=0.001, rounds=1)
-    plain, *ours = measure_iterations(
-        IterationPlan(num_envs=2, num_workers=1, rollout_length=8, minibatch_size=8, pace=pace)
-    )
-    assert [row.name for row in (plain, *ours)] == [PLAIN, "fused", OVERLAP]
-    assert plain.error is None
-    assert plain.to_plain is None
-    for row in ours:
-        assert row.error is None
-        assert row.to_plain is not None
-        assert sum(row.shares.values()) == pytest.approx(1.0)
-
-
-class Signals(ParallelEnv):  # type: ignore[misc]  # ships no types
-    """Each agent sees a sign and is paid for naming it; episodes have five steps."""
-
-    metadata: dict[str, Any] = {"name": "signals"}  # noqa: RUF012  # PettingZoo has it so
-
-    def __init__(self) -> None:
-        self.possible_agents = ["a", "b"]
-        self._draws = np.random.default_rng(0)
-
-    def observation_space(self, agent: str) -> Box:
-        return Box(0.0, 1.0, (2,))
-
-    def action_space(self, agent: str) -> Discrete[Any]:
-        return Discrete(2)
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        self.agents, self._elapsed = list(self.possible_agents), 0
-        return self._seen(), {agent: {} for agent in self.agents}
-
-    def step(self, actions: Any) -> Any:
-        rewards = {agent: float(actions[agent] == self._signs[agent]) for agent in self.agents}
-        self._elapsed += 1
-        ends = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, self._elapsed == 5)
-        results: Any = self._seen(), rewards, *ends, {agent: {} for agent in self.agents}
-        self.agents = [] if self._elapsed == 5 else self.agents
-        return results
-
-    def _seen(self) -> Any:
-        self._signs = {agent: int(self._draws.integers(2)) for agent in self.possible_agents}
-        return {agent: np.eye(2, dtype=np.float32)[sign] for agent, sign in self._signs.items()}
-
-
-@pytest.mark.slow
-def test_the_plain_loop_learns() -> None:
-    torch.manual_seed(0)
-    settings = PlainSettings(rollout_length=32, minibatch_size=64, hidden=16, learning_rate=0.01)
-    training = PlainTraining([Signals] * 4, settings)
-    with one_torch_thread():  # as in the bench; several wait for one another where others keep the cores busy
-        assert training.iterate() == 128
-        for _ in range(15):
-            training.iterate()
-    signs = torch.eye(2)
-    for agent in training.agents.values():
-        chances = agent.actor(signs).softmax(-1).detach()
-        assert chances.diagonal().min() > 0.9
-    training.close()
 
 
 LEARNER_WORK = LearnerWork(num_agents=2, hidden=8, batch=16)
@@ -140,17 +59,6 @@ def run(program: Callable[..., Any], *arguments: str) -> tuple[int, str]:
     app.command()(program)
     ran = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "150"})
     return ran.exit_code, ran.output
-
-
-@pytest.mark.slow
-def test_every_mode_has_a_row_beside_the_sequential_one() -> None:
-    plan = LearnerPlan(works=(LEARNER_WORK,), modes=("sequential", "fused", "auto"), pace=Pace(seconds=0.001, rounds=2))
-    rows = measure_learners(plan)
-    assert [one.name for one in rows] == ["sequential", "fused", "auto"]
-    assert all(one.error is None and one.updates is not None and one.updates.median > 0 for one in rows)
-    assert rows[0].to_sequential == Spread(1.0, 1.0, 1.0, 2)
-    assert rows[2].to_best is not None
-    assert rows[2].choice.startswith("auto: ")
 
 
 def test_the_command_prints_a_table_of_agents_with_experience_of_their_own() -> None:
@@ -187,34 +95,6 @@ def test_a_bar_is_passed_or_not(report: Callable[[float], Any], bar: float) -> N
     assert judged_learners([learner_row(0.1, mode="thread")]) == [], "what was not promised has no bar"
 
 
-@pytest.mark.parametrize(
-    ("program", "arguments", "text"),
-    [
-        (learners, ["--modes", "quick"], ""),
-        (learners, ["--agents", "0"], ""),
-        (learners, ["--batch", "many"], ""),
-        (meta, ["--workers", "1"], "holds no numbers from 2 up"),
-        (train, ["--update-mode", "quick"], "no update mode called"),
-    ],
-)
-def test_what_cannot_be_measured_is_exit_code_2(program: Callable[..., Any], arguments: list[str], text: str) -> None:
-    code, shown = run(program, *arguments)
-    assert code == 2
-    assert text in shown
-
-
-@pytest.mark.parametrize(("share", "expected"), [(0.95, 0), (0.5, 1)])
-def test_a_bar_that_is_missed_is_the_commands_exit_code(
-    share: float, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = {"fused": learner_row(3.5), "auto": learner_row(3.5 * share, "auto", share)}
-    monkeypatch.setattr(
-        bench_learners, "measure_learners", lambda plan: [rows[mode] for mode in plan.modes if mode in rows]
-    )
-    code, shown = run(learners, "--bars")
-    assert (code, "auto, 8 agents" in shown) == (expected, True)
-
-
 def meta_row(name: str, ratio: float) -> MetaRow:
     return MetaRow(name=name, steps=same(ratio), to_sequential=same(ratio), learning=0.25)
 
@@ -240,33 +120,6 @@ SMALL = TrainPlan(
 )
 
 
-def turns(sync: float, overlap: float) -> dict[str, Series[Turn]]:
-    """One after the other took 6 and 4 seconds."""
-    first = Turn(sync, 100, 1.0, collect_seconds=6.0, learn_seconds=4.0)
-    return {SYNC: Series([first] * 3), OVERLAP: Series([Turn(overlap, 100, 1.0)] * 3)}
-
-
-@pytest.mark.parametrize(("seconds", "part", "good"), [(6.0, 1.0, True), (6.81, 0.7975, False), (10.0, 0.0, False)])
-def test_what_is_saved_is_a_part_of_what_can_be(seconds: float, part: float, good: bool) -> None:
-    sync, overlap = rows_of(turns(10.0, seconds))
-    assert sync.bound == overlap.bound == 0.4
-    assert overlap.of_bound is not None
-    assert overlap.of_bound.median == pytest.approx(part)
-    ((row, _, passed),) = judged([sync, overlap])
-    assert (row, passed) == (overlap, good)
-    (note,) = train_report([sync, overlap], {}, "title").notes
-    assert note.startswith("PASS" if good else "FAIL")
-
-
-def test_fewer_steps_in_the_same_time_are_no_saving() -> None:
-    series = turns(10.0, 5.0)
-    series[POLLING] = Series([Turn(5.0, 50, 0.2)] * 3)
-    row = rows_of(series)[-1]
-    assert row.saved is not None
-    assert row.saved.median == pytest.approx(0.0)
-    assert row.learnt == 0.2
-
-
 @pytest.mark.slow
 def test_every_way_has_a_row() -> None:
     rows = measure_train(SMALL)
@@ -274,13 +127,3 @@ def test_every_way_has_a_row() -> None:
     assert all(row.error is None and row.steps is not None and row.steps.median > 0 for row in rows)
     assert [row.learnt for row in rows[:3]] == [1.0, 1.0, 1.0]
     assert 0 <= rows[3].learnt <= 1
-
-
-def test_a_busy_environment_is_busy_for_so_long() -> None:
-    import time
-
-    env = BusyAgents(2, 2_000.0)
-    env.reset(seed=1)
-    began = time.thread_time()
-    env.step({agent: [0.0, 0.0] for agent in env.agents})
-    assert time.thread_time() - began >= 0.002

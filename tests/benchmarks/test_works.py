@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,48 +14,33 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import cli, evaluations, groups, policies
-from benchmarks.eval_workloads import EVAL_WORKS, EvalWork, spread_network
-from benchmarks.evaluations import PEER, EvalPlan, evaluations_report, measure_evaluations
-from benchmarks.experiments import GroupFigures, PolicyFigures, RolloutRatios
-from benchmarks.group_runners import Ours, PlainLoop, Player, ShippedPool
+from benchmarks.eval_workloads import EvalWork
+from benchmarks.evaluations import EvalPlan, evaluations_report, measure_evaluations
+from benchmarks.group_runners import Ours, PlainLoop
 from benchmarks.group_workloads import GROUP_WORKS, GroupWork, Waiting, answers
-from benchmarks.groups import CALLER, OURS, GroupPlan, measure_groups, shipped
+from benchmarks.groups import CALLER, OURS, shipped
 from benchmarks.policies import (
     AUTO,
-    POLICY_WORKS,
     SEQUENTIAL,
     SHIPPED,
     Empty,
     PolicyPlan,
     PolicyWork,
-    Turner,
-    measure_policies,
-    measure_work,
 )
 from benchmarks.rollouts import (
-    NEEDS,
     WORKS,
     LockStep,
-    OursCollecting,
-    RolloutPlan,
     Sequential,
     Work,
-    collectors,
-    measure_rollouts,
     unequal_work,
 )
-from benchmarks.step_costs import OursWithTasks, measure_task_cost
-from benchmarks.targets import BARS
-from parallel_envs import ParallelEnvManager
-from parallel_envs.bench.envs import SpinEnv, resolve
-from parallel_envs.bench.measure import Spread, spread
-from parallel_envs.bench.runners import Workload
+from parallel_envs.bench.envs import SpinEnv
+from parallel_envs.bench.measure import spread
 from parallel_envs.bench.turns import Pace
 from parallel_envs.evaluation import Mission
 from parallel_envs.groups import registry
 from parallel_envs.groups.episode import IMAGE
 from parallel_envs.rollouts import Rollouts, collect
-from tests.benchmarks.stages import EpisodeEnv
 
 TINY = EvalWork(
     what="a little",
@@ -75,33 +59,6 @@ def works(monkeypatch: pytest.MonkeyPatch) -> dict[str, EvalWork]:
     return works
 
 
-def test_whole_evaluations_are_measured_in_turns(works: dict[str, EvalWork]) -> None:
-    works["tiny"] = TINY
-    without, with_jobs = measure_evaluations(EvalPlan(works=("tiny",), jobs=2, rounds=2))
-    assert (without.name, with_jobs.name) == ("jobs=0", "jobs=2")
-    assert without.episodes is not None
-    assert without.episodes.num_samples == 2
-    assert (without.ratio, without.worker_mib) == (None, None)
-    assert with_jobs.ratio is not None
-    assert with_jobs.worker_mib is not None
-    assert 5 < with_jobs.worker_mib < 2000
-
-
-@pytest.mark.slow
-def test_a_peer_comes_first_and_is_what_ours_is_compared_with(works: dict[str, EvalWork]) -> None:
-    played: list[int] = []
-
-    def peer() -> int:
-        played.append(4)
-        return 4
-
-    works["tiny"] = dataclasses.replace(TINY, peer=peer)
-    rows = measure_evaluations(EvalPlan(works=("tiny",), jobs=1, rounds=2))
-    assert [row.name for row in rows] == [PEER, "jobs=0", "jobs=1"]
-    assert [row.ratio is None for row in rows] == [True, False, False]
-    assert len(played) == 3, "once to warm up, and once a round"
-
-
 def test_what_is_missing_or_fails_is_told(works: dict[str, EvalWork]) -> None:
     works["missing"] = dataclasses.replace(TINY, needs=(("no_such_module", "no-such-package"),))
     works["failing"] = dataclasses.replace(TINY, policy="benchmarks.evaluations:no_such_policy")
@@ -109,33 +66,6 @@ def test_what_is_missing_or_fails_is_told(works: dict[str, EvalWork]) -> None:
     report = evaluations_report(rows, {}, "title")
     assert "missing needs: pip install 'no-such-package'" in report.notes
     assert any("failing, jobs=0 failed: MeasurementFailed" in note or "no_such_policy" in note for note in report.notes)
-
-
-def test_the_verdict_stands_under_the_table() -> None:
-    spread = Spread(2.0, 1.0, 3.0, 5)
-    row = evaluations.EvalRow(work="w", name="jobs=2", what="x", episodes=spread, ratio=spread, at_least=1.5)
-    for bar, outcome in ((1.5, "PASS"), (2.5, "FAIL")):
-        notes = evaluations_report([dataclasses.replace(row, at_least=bar)], {}, "title").notes
-        assert notes[-1] == f"{outcome}  w, jobs=2: 2.00 times the first, bar {bar:g}"
-
-
-def test_every_work_has_its_bars_and_every_bar_its_figure() -> None:
-    promised = {bar.experiment.work for bar in BARS if hasattr(bar.experiment, "work")}
-    assert {*EVAL_WORKS} <= promised
-    promises = {"spread": 1.8, "unequal": 1.7, "short": 1.4, "mettagrid": 1.7}
-    assert {name: work.at_least for name, work in EVAL_WORKS.items()} == promises
-    for name, policy_work in POLICY_WORKS.items():
-        own = {bar.figure: bar for bar in BARS if bar.experiment == PolicyFigures(name)}
-        assert {AUTO, f"{AUTO} / best"} < set(own)
-        for figure, bar in own.items():
-            assert figure.partition(",")[0].partition(" /")[0] in policy_work.strategies
-            assert (bar.needs, bar.sense == "at most") == (policy_work.needs, figure == "process, us")
-        seen, alive = policy_work.turn()
-        assert list(seen) == policy_work.agents
-        assert (alive is None) == (policy_work.num_rows is None)
-    named = [(bar.experiment.work, bar.figure) for bar in BARS if isinstance(bar.experiment, RolloutRatios)]
-    assert named
-    assert [one for one in named if one[1] not in collectors(one[0], RolloutPlan().num_workers, 16)] == []
 
 
 SMALL = GroupWork(
@@ -185,15 +115,6 @@ def test_ours_and_the_loop_see_the_same_on_the_same_seed(name: str) -> None:
     assert {type(one) for turn in first for one in turn} == {str}
 
 
-@pytest.mark.slow
-def test_every_bar_has_its_figure() -> None:
-    rows = measure_groups(GroupPlan(works=("small",), workers=1, pace=Pace(seconds=0.001, rounds=1)))
-    assert [row.error for row in rows] == [None] * 4
-    figures = GroupFigures("small").figures(Pace(seconds=0.001, rounds=1), lambda text: None)
-    wanted = {bar.figure for bar in BARS if isinstance(bar.experiment, GroupFigures)}
-    assert {figure.replace("forkserver", "fork") for figure in wanted} <= figures.keys()
-
-
 PACE = Pace(seconds=0.01, rounds=2)
 HERE = PolicyWork(
     what="3 empty", make=lambda _: Empty(), strategies=(SEQUENTIAL, "thread", AUTO, SHIPPED), num_agents=3
@@ -209,69 +130,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan(*works: str) -> PolicyPlan:
     return PolicyPlan(works=works, workers=1, pace=PACE)
-
-
-@pytest.mark.usefixtures("small")
-def test_every_strategy_has_a_row_with_a_figure_beside_the_sequential_one() -> None:
-    names = (SEQUENTIAL, "thread", AUTO, SHIPPED)
-    rows = measure_policies(plan("here", "rows"))
-    expected = [*(("3 empty", name) for name in names), ("rows", SEQUENTIAL), ("rows", "batch")]
-    assert [(row.work, row.name) for row in rows] == expected
-    for row in rows:
-        assert row.error is None
-        assert row.turn is not None
-        assert row.agent_microseconds == pytest.approx(row.turn.median / row.num_agents * 1e6)
-        assert row.to_sequential is not None
-        assert (row.to_best is not None) == (row.name == AUTO) == bool(row.choice)
-    assert "sequential" in rows[2].choice
-    figures = PolicyFigures("here").figures(PACE, lambda text: None)
-    assert figures[SEQUENTIAL] == 1.0
-    assert set(figures) == {*names, *(f"{name}, us" for name in names), f"{AUTO} / best"}
-
-
-class Counting(Turner):
-    """Counts its turns, and breaks after some."""
-
-    def __init__(self, until: int = 1 << 60) -> None:
-        self.turns, self.until, self.closed = 0, until, False
-
-    def turn(self) -> int:
-        self.turns += 1
-        if self.turns > self.until:
-            raise ValueError("no more")
-        return 1
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_a_strategy_that_breaks_is_told_of_and_all_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Counting] = []
-    broken: Iterator[int] = iter([1 << 60, 20])
-
-    def open_one(*_: Any) -> Counting:
-        opened.append(Counting(next(broken)))
-        return opened[-1]
-
-    monkeypatch.setattr(policies, "Strategy", open_one)
-    work = PolicyWork(what="two", make=lambda _: Empty(), strategies=(SEQUENTIAL, "thread"))
-    good, bad = measure_work(work, plan())
-    assert (good.error, bad.error) == (None, "ValueError: no more")
-    assert all(one.closed for one in opened)
-
-
-@pytest.mark.usefixtures("small")
-def test_the_command_writes_table_and_json(tmp_path: Path) -> None:
-    file = tmp_path / "policies.json"
-    asked = ["policies", "--work", "here", "--workers", "1", "--seconds", "0.01", "--rounds", "2", "--json", str(file)]
-    done = CliRunner().invoke(cli.app, asked)
-    assert done.exit_code == 0, done.output
-    assert "3 empty: auto chose sequential" in done.output
-    content = json.loads(file.read_text())
-    assert content["command"] == "policies"
-    assert content["settings"] == {"works": ["here"], "workers": 1, "pace": {"seconds": 0.01, "rounds": 2}}
-    assert [row["name"] for row in content["rows"]] == [SEQUENTIAL, "thread", AUTO, SHIPPED]
-    assert all(row["agent_microseconds"] > 0 for row in content["rows"])
 
 
 SMALL_ROLLOUTS = functools.partial(unequal_work, num_rollouts=5, microseconds=0.0)
@@ -300,20 +158,6 @@ def test_all_ways_collect_the_same_rollouts(collector: Sequential | LockStep) ->
     assert all(one[-1][3] and not any(over for *_, over, _, _ in one[:-1]) for one in found)
 
 
-def test_rollouts_are_cut_off_in_every_way_and_fewer_steps_are_an_error() -> None:
-    work = dataclasses.replace(SMALL_ROLLOUTS(2), max_steps=10, num_steps=50)
-    for collector in (Sequential(work), LockStep(work), OursCollecting(work)):
-        collector.open()
-        with closing(collector):
-            assert collector.step() == 50
-    right = SMALL_ROLLOUTS(1).num_steps
-    assert collected(SMALL_ROLLOUTS(1)).num_steps == right
-    lazy = Sequential(dataclasses.replace(SMALL_ROLLOUTS(1), num_steps=7))
-    lazy.open()
-    with closing(lazy), pytest.raises(RuntimeError, match=f"{right} steps were collected, .* have 7"):
-        lazy.step()
-
-
 @pytest.mark.usefixtures("only_small")
 def test_every_collector_has_a_row_in_table_and_json_with_a_figure_beside_the_plain_loop(tmp_path: Path) -> None:
     file = tmp_path / "rollouts.json"
@@ -333,66 +177,14 @@ def test_every_collector_has_a_row_in_table_and_json_with_a_figure_beside_the_pl
     assert rows[2]["to_sequential"] == dataclasses.asdict(spread([1.0]))
 
 
-def test_tasks_are_in_use_where_their_cost_is_measured() -> None:
-    workload = Workload(factory=functools.partial(EpisodeEnv, 3), action_space=EpisodeEnv.action_space, num_envs=2)
-    with closing(OursWithTasks(workload, backend="serial")) as ours:
-        ours.open()
-        envs = ours._envs
-        assert isinstance(envs, ParallelEnvManager)
-        assert envs.call("level") == (0, 1)
-        infos = envs.step(np.zeros(2, np.int64))[-1]
-        assert infos["task_id"].tolist() == [0, 1]
-
-
-@pytest.mark.slow
-def test_the_cost_of_tasks_is_a_ratio_with_its_spread() -> None:
-    ratio = measure_task_cost(resolve("spin:20"), num_envs=2, num_workers=1, pace=Pace(seconds=0.02, rounds=1))
-    assert ratio.num_samples == 4
-    assert 0.2 < ratio.median < 5.0
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ("eval --works long", "There is no work called 'long'"),
-        ("groups --work smal", "There is no work called 'smal'"),
-        ("policies --work python,nonsense", "There is no work called"),
-        ("rollouts --num-workers 3 --num-envs 2", "3 workers cannot share 2 environments"),
-    ],
-)
-def test_what_cannot_be_measured_is_exit_code_2(words: str, text: str) -> None:
-    done = CliRunner().invoke(cli.app, words.split(), env={"COLUMNS": "200"})
-    assert done.exit_code == 2
-    assert text in done.output
-
-
-def test_a_work_that_lacks_its_library_is_named_and_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs = (("no_such_module_anywhere", "the-package[extra]"),)
-    monkeypatch.setitem(NEEDS, "unequal", needs)
-    (row,) = measure_rollouts(RolloutPlan(works=("unequal",)))
-    assert (row.missing, row.rates, row.error) == ("the-package[extra]", (), None)
-    work = PolicyWork(what="w", make=Empty, strategies=(SEQUENTIAL,), needs=needs)  # type: ignore[arg-type]  # never made
-    (found,) = measure_work(work, plan())
-    assert (found.missing, found.turn, found.agent_microseconds) == ("the-package[extra]", None, None)
-
-
-def test_a_pool_that_ships_gives_histories_back() -> None:
-    pool = ShippedPool(SMALL, 1)
-    try:
-        player = Player(pool, SMALL)
-        for _ in range(3):
-            player.turn()
-        assert [len(entry["history"]) for entry in pool.entries] == [4] * 4
-        assert pool.entries[0]["history"][0]["reward"] == 1.0
-    finally:
-        pool.close()
-
-
-def test_the_networks_act() -> None:
-    pytest.importorskip("torch")
-    from parallel_envs.evaluation.missions import EnvMaker
-
-    env: Any = EnvMaker(EVAL_WORKS["spread"].missions[0]).make()
-    seen, _ = env.reset(seed=0)
-    policy = spread_network(env.observation_space("agent_0"), env.action_space("agent_0"))
-    assert env.action_space("agent_0").contains(policy.step(seen["agent_0"]))
+@pytest.mark.usefixtures("small")
+def test_the_command_for_policies_has_a_row_for_every_strategy(tmp_path: Path) -> None:
+    file = tmp_path / "policies.json"
+    asked = ["policies", "--work", "here", "--workers", "1", "--seconds", "0.01", "--rounds", "2", "--json", str(file)]
+    done = CliRunner().invoke(cli.app, asked)
+    assert done.exit_code == 0, done.output
+    assert "3 empty: auto chose sequential" in done.output
+    content = json.loads(file.read_text())
+    assert content["settings"] == {"works": ["here"], "workers": 1, "pace": {"seconds": 0.01, "rounds": 2}}
+    assert [row["name"] for row in content["rows"]] == [SEQUENTIAL, "thread", AUTO, SHIPPED]
+    assert all(row["agent_microseconds"] > 0 and row["to_sequential"] for row in content["rows"])

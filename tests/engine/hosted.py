@@ -72,24 +72,6 @@ class Closing:
             print(self.line, file=file)
 
 
-class FailingAtClose(Closing):
-    """Raises once it has written that it was closed."""
-
-    def close(self) -> None:
-        super().close()
-        raise OSError("could not be closed")
-
-
-class HangingAtClose:
-    """Is never done with closing."""
-
-    def close(self) -> None:
-        threading.Event().wait()
-
-
-# ---- errors --------------------------------------------------------------------------------------
-
-
 class TwoArgumentError(Exception):
     """An error that pickle cannot make again."""
 
@@ -146,8 +128,6 @@ class Raiser:
     def fail(self, name: str) -> None:
         raise ERRORS[name]()
 
-
-# ---- ends ----------------------------------------------------------------------------------------
 
 ENDS: dict[str, tuple[Callable[[], object], int]] = {
     "exit": (lambda: os._exit(7), 7),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import select
 import socket
 import threading
@@ -14,12 +16,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parallel_envs.engine.channel import (
-    ChannelClosed,
+    READ,
+    WRITE,
     Inbox,
     Outbox,
+    Poller,
     channel_pair,
+    owned,
+    readable,
     receive_frame,
-    send_frame,
 )
 
 frames = st.lists(st.binary(max_size=300), max_size=8)
@@ -36,9 +41,6 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def on_the_wire(sent: list[bytes]) -> bytes:
     return b"".join(len(frame).to_bytes(HEADER_BYTES, "little") + frame for frame in sent)
-
-
-# ---- properties ----------------------------------------------------------------------------------
 
 
 @given(sent=frames, cuts=st.lists(st.integers(1, 40), min_size=1))
@@ -65,64 +67,6 @@ def _repeated(cuts: list[int]) -> Iterator[int]:
         yield from cuts
 
 
-@given(sent=st.lists(st.binary(max_size=300).map(lambda part: part * 200), max_size=6), flushes=st.integers(1, 3))
-def test_frames_arrive_whole_though_the_kernel_takes_little_at_once(sent: list[bytes], flushes: int) -> None:
-    ours, theirs = channel_pair()
-    with closing(ours), closing(theirs):
-        for end in (ours, theirs):
-            end.setblocking(False)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least there is: some kilobytes
-        outbox, inbox = Outbox(ours), Inbox(theirs)
-        arrived: list[bytes] = []
-        for frame in sent:
-            outbox.put(frame)
-        while outbox or len(arrived) < len(sent):
-            for _ in range(flushes):
-                outbox.flush()
-            while (received := inbox.receive()) is not None:
-                arrived.append(bytes(received))
-        assert arrived == sent
-        assert not outbox
-
-
-@given(sent=frames)
-def test_the_side_that_blocks_understands_the_side_that_does_not(sent: list[bytes]) -> None:
-    ours, theirs = channel_pair()
-    with closing(ours), closing(theirs):
-        outbox = Outbox(ours)
-        for frame in sent:
-            outbox.put(frame)
-        assert [bytes(receive_frame(theirs)[0]) for _ in sent] == sent
-        for frame in sent:
-            send_frame(theirs, frame)
-        ours.setblocking(False)
-        inbox = Inbox(ours)
-        assert [bytes(inbox.receive() or b"") for _ in sent] == sent
-        assert inbox.receive() is None
-
-
-# ---- descriptors ---------------------------------------------------------------------------------
-
-
-def test_descriptors_travel_with_their_own_frame(ends: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = ends
-    (first_read, first_write), (second_read, second_write) = os.pipe(), os.pipe()
-    outbox = Outbox(ours)
-    outbox.put(b"none")
-    outbox.put(b"two", (first_write, second_write))
-    outbox.put(b"none")
-    for fd in (first_write, second_write):
-        os.close(fd)  # the sender may give up its own at once
-    arrived = [receive_frame(theirs) for _ in range(3)]
-    assert [(bytes(data), len(fds)) for data, fds in arrived] == [(b"none", 0), (b"two", 2), (b"none", 0)]
-    for reader, writer in zip((first_read, second_read), arrived[1][1], strict=True):
-        assert not os.get_inheritable(writer)
-        os.write(writer, b"through it")
-        assert os.read(reader, 100) == b"through it"
-        os.close(writer)
-        os.close(reader)
-
-
 def test_descriptors_travel_with_a_frame_that_leaves_in_pieces(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
     ours.setblocking(False)
@@ -144,45 +88,56 @@ def test_descriptors_travel_with_a_frame_that_leaves_in_pieces(ends: tuple[socke
     os.close(reader)
 
 
-def test_an_outbox_that_is_closed_gives_up_what_has_not_left(ends: tuple[socket.socket, socket.socket]) -> None:
-    ours, _ = ends
-    ours.setblocking(False)
-    reader, writer = os.pipe()
-    outbox = Outbox(ours)
-    outbox.put(bytes(8 << 20))
-    outbox.put(b"later", (writer,))
+@pytest.fixture
+def poller() -> Iterator[Poller]:
+    poller = Poller()
+    yield poller
+    poller.close()
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for fd in ends:
+        try:
+            os.close(fd)
+        except OSError:  # the test has closed it
+            continue
+
+
+def test_what_is_ready_is_told_until_it_is_forgotten(poller: Poller, pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    poller.watch(reader, READ)
+    assert poller.wait(0.0) == []
+    assert not readable(reader)
+    assert not readable(reader, 0.01)
+    os.write(writer, b"x")
+    assert readable(reader)
+    assert [fd for fd, _ in poller.wait(None)] == [reader]
+    poller.watch(writer, WRITE)
+    assert {fd for fd, _ in poller.wait(None)} == {reader, writer}
+    poller.forget(writer)
+    os.read(reader, 1)
+    assert poller.wait(0.0) == []
     os.close(writer)
-    assert outbox
-    outbox.close()
-    assert not outbox
-    assert os.read(reader, 1) == b""
-    os.close(reader)
+    assert [fd for fd, _ in poller.wait(1.0)] == [reader]  # an end counts as readable
+    for fd in (reader, reader, 12345):
+        poller.forget(fd)
+    assert poller.wait(0.0) == []
+    before = set(owned)
+    poller.close()
+    poller.close()
+    assert owned <= before
 
 
-# ---- the other side has gone ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kept", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 3])
-def test_a_side_that_has_gone_is_told(ends: tuple[socket.socket, socket.socket], kept: int) -> None:
-    ours, theirs = ends
-    theirs.sendall(on_the_wire([b"a frame"])[:kept])  # and no more
-    theirs.close()
-    if kept == 0:
-        with pytest.raises(ChannelClosed):
-            Inbox(ours).receive()
-        outbox = Outbox(ours)
-        with pytest.raises(ChannelClosed):
-            outbox.put(b"anyone?")
-        outbox.close()
-    with pytest.raises(ChannelClosed):
-        receive_frame(ours)
-
-
-def test_what_was_sent_before_the_end_is_received(ends: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = ends
-    theirs.sendall(on_the_wire([b"first", b"second"]) + b"half a header"[:4])
-    theirs.close()
-    inbox = Inbox(ours)
-    assert [bytes(inbox.receive() or b"") for _ in range(2)] == [b"first", b"second"]
-    with pytest.raises(ChannelClosed):
-        inbox.receive()
+def test_readable_takes_numbers_that_select_does_not(pipe: tuple[int, int]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    try:
+        high = fcntl.fcntl(pipe[0], fcntl.F_DUPFD, 2000)
+        os.write(pipe[1], b"x")
+        assert readable(high)
+        os.close(high)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -31,28 +31,32 @@ def open_any_file(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-# ---- surroundings --------------------------------------------------------------------------------
-
-
-def test_environment_and_working_folder_are_those_of_the_moment(
-    open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_surroundings_are_those_of_now(open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Environment, working folder, import path, and arguments longer than a command line can be."""
+    (tmp_path / "only_here.py").write_text("import os\ndef whereabouts(): return os.getpid(), __file__\n")
+    arguments = ["train.py", *(f"data/file_{number:080d}.json" for number in range(5000))]
     monkeypatch.setenv("SET_AFTER_THE_SUPERVISOR_BEGAN", "yes \N{SNOWMAN}")
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.syspath_prepend(tmp_path)
+    import only_here  # type: ignore[import-not-found]
+
     pool = open_processes()
     seen = run(pool, lambda: dict(os.environ))
     assert seen["SET_AFTER_THE_SUPERVISOR_BEGAN"] == "yes \N{SNOWMAN}"
     assert "HOME" not in seen
     assert run(pool, lambda: os.popen("echo $SET_AFTER_THE_SUPERVISOR_BEGAN").read()) == "yes \N{SNOWMAN}\n"
     assert run(pool, os.getcwd) == str(tmp_path)
+    assert run(pool, lambda: list(sys.argv)) == arguments
+    assert run(pool, only_here.whereabouts) == (pool.pid(0), str(tmp_path / "only_here.py"))
+    assert run(pool, lambda: __import__("sys").path) == sys.path
     monkeypatch.setenv("SET_LATER", "1")
     assert "SET_LATER" not in run(pool, lambda: dict(os.environ))
+    del sys.modules["only_here"]
 
 
-def test_a_working_folder_that_is_gone_is_no_obstacle(
-    open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_working_folder_may_be_gone(open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -62,29 +66,22 @@ def test_a_working_folder_that_is_gone_is_no_obstacle(
     assert run(pool, os.getpid) == pool.pid(0)
 
 
-def test_workers_see_arguments_longer_than_a_command_line_can_be(
-    open_processes: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = ["train.py", *(f"data/file_{number:080d}.json" for number in range(5000))]
-    monkeypatch.setattr(sys, "argv", arguments)
-    assert run(open_processes(), lambda: list(sys.argv)) == arguments
+def in_a_child() -> Any:
+    import multiprocessing
+
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(abs, (-3,))
 
 
-def test_the_import_path_is_that_of_the_moment(
-    open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "only_here.py").write_text("import os\ndef whereabouts(): return os.getpid(), __file__\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    import only_here  # type: ignore[import-not-found]
-
-    pool = open_processes()
-    assert run(pool, only_here.whereabouts) == (pool.pid(0), str(tmp_path / "only_here.py"))
-    assert run(pool, lambda: __import__("sys").path) == sys.path
-    del sys.modules["only_here"]
-
-
-def test_a_worker_has_a_process_group_of_its_own_and_no_terminal(open_processes: Open) -> None:
-    pool = open_processes(2)
+def test_a_worker_is_a_process_apart(open_processes: Open) -> None:
+    """It has a group of its own, no terminal, no handler of the asker's, and may start processes itself."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        pool = open_processes(2)
+        assert run(pool, lambda: signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert run(pool, in_a_child) == 3
     groups = [run(pool, os.getpgrp, worker=worker) for worker in (0, 1)]
     assert groups == [pool.pid(0), pool.pid(1)]
     assert os.getpgrp() not in groups
@@ -95,36 +92,12 @@ def test_a_worker_has_a_process_group_of_its_own_and_no_terminal(open_processes:
     assert value_of(pool, pool.ring(key, 7)) == 7
 
 
-def test_a_worker_may_start_processes_with_multiprocessing(open_processes: Open) -> None:
-    def in_a_child() -> Any:
-        import multiprocessing
-
-        with multiprocessing.get_context("fork").Pool(1) as pool:
-            return pool.apply(abs, (-3,))
-
-    assert run(open_processes(), in_a_child) == 3
-
-
-def test_handlers_of_the_asker_are_not_those_of_a_worker(open_processes: Open) -> None:
-    struck: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: struck.append(number))
-    try:
-        pool = open_processes()
-        assert run(pool, lambda: signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert struck == []
-
-
-# ---- descriptors ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["pipe:", "socket:"])
-def test_a_worker_holds_no_line_of_its_siblings(open_processes: Open, kind: str) -> None:
+def test_a_worker_holds_no_line_of_its_siblings(open_processes: Open) -> None:
     pool = open_processes(3)
-    holders = Counter(link for worker in (0, 1, 2) for link in run(pool, links, kind, worker=worker))
-    assert holders
-    assert set(holders.values()) <= {1, 3}  # a worker's own, or common to all
+    for kind in ("pipe:", "socket:"):
+        holders = Counter(link for worker in (0, 1, 2) for link in run(pool, links, kind, worker=worker))
+        assert holders
+        assert set(holders.values()) <= {1, 3}  # a worker's own, or common to all
 
 
 def test_a_fresh_interpreter_holds_no_file_of_the_askers(open_any_file: int) -> None:
@@ -133,15 +106,14 @@ def test_a_fresh_interpreter_holds_no_file_of_the_askers(open_any_file: int) -> 
     pool.close()
 
 
-# ---- threads and cores ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_numeric_libraries_are_capped(open_processes: Open, threads: int) -> None:
-    pool = open_processes(threads=threads)
+def test_numeric_libraries_are_capped_and_the_asker_is_not(open_processes: Open) -> None:
+    before = (dict(os.environ), threadpoolctl.threadpool_info())
+    pool = open_processes(threads=2)
     seen = run(pool, lambda names: [os.environ[name] for name in names], THREAD_VARIABLES)
-    assert seen == [str(threads)] * len(THREAD_VARIABLES)
-    assert blas_threads(pool) == {threads}
+    assert seen == ["2"] * len(THREAD_VARIABLES)
+    assert blas_threads(pool) == {2}
+    assert blas_threads(open_processes(threads=1)) == {1}
+    assert (dict(os.environ), threadpoolctl.threadpool_info()) == before
 
 
 def blas_threads(pool: WorkerPool) -> set[int]:
@@ -156,6 +128,7 @@ def blas_threads(pool: WorkerPool) -> set[int]:
     return found
 
 
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_without_a_cap_the_variables_are_the_askers(open_processes: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
@@ -170,12 +143,6 @@ def test_without_a_cap_the_libraries_do_as_they_are_told(open_processes: Open, m
     for name in THREAD_VARIABLES:
         monkeypatch.setenv(name, "2")
     assert blas_threads(open_processes(threads=None)) == {2}
-
-
-def test_the_cap_is_no_affair_of_the_asker(open_processes: Open) -> None:
-    before = (dict(os.environ), threadpoolctl.threadpool_info())
-    run(open_processes(threads=2), os.getpid)
-    assert (dict(os.environ), threadpoolctl.threadpool_info()) == before
 
 
 def test_cores_are_given_out_in_turn_and_can_be_changed(open_processes: Open) -> None:

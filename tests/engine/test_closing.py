@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -16,14 +15,13 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.engine import HOST, PendingRequest, WorkerPool, open_pool, supervisor_client, supervisor_pid
+from parallel_envs.engine import HOST, PendingRequest, WorkerPool, open_pool, supervisor_pid
 from tests.engine.asking import (
     SOON_SECONDS,
     ends_within,
     host,
     in_fork,
     refusal,
-    reply_to,
     run,
     settings_of,
     settled,
@@ -31,15 +29,10 @@ from tests.engine.asking import (
 )
 from tests.engine.conftest import Open
 from tests.engine.hosted import (
-    ENDS,
     Closing,
     Echo,
-    FailingAtClose,
     Founder,
     Gated,
-    HangingAtClose,
-    Mortal,
-    links,
 )
 from tests.engine.scripts import run_script
 from tests.gates import Gate
@@ -69,32 +62,13 @@ def send_a_huge_message(pool: WorkerPool, gated: int) -> None:
     pool.call(0, gated, "swallow", bytes(16 << 20))
 
 
-def strike(number: signal.Signals, *workers: int) -> Callable[[WorkerPool, int], object]:
-    def bring_about(pool: WorkerPool, gated: int) -> None:
-        for worker in workers:
-            os.kill(pool.pid(worker), number)
-
-    return bring_about
-
-
-def crash(way: str) -> Callable[[WorkerPool, int], object]:
-    return lambda pool, gated: reply_to(pool, pool.call(0, host(pool, Mortal), "end", way))
-
-
 STATES: dict[str, tuple[float, Callable[[WorkerPool, int], object]]] = {
-    "idle": (20.0, lambda pool, gated: None),
-    "amid a bell": (TIMEOUT, lambda pool, gated: pool.wait(pool.ring(gated, workers=(0,)), 0.0)),
     "without notice of SIGTERM": (TIMEOUT, ignore_sigterm),
     "amid a huge reply": (2.0, lambda pool, gated: pool.call(0, host(pool, Founder), "much", 16 << 20)),
     "with a huge message on its way": (TIMEOUT, send_a_huge_message),
     "with thousands of bells before it": (TIMEOUT, lambda pool, gated: [pool.ring(gated) for _ in range(10_000)]),
-    "stopped": (TIMEOUT, strike(signal.SIGSTOP, 1)),
-    "crashed unseen": (20.0, strike(signal.SIGKILL, 0)),
-    "all crashed": (20.0, strike(signal.SIGKILL, 0, 1)),
-    "hanging as it closes": (TIMEOUT, lambda pool, gated: host(pool, HangingAtClose)),
-    **{f"crashed by {way}": (20.0, crash(way)) for way in ENDS},
 }
-"""What a worker is in when its pool is closed, and the time that closing is given."""
+"""What a worker is in when its pool is closed, and the time that closing is given. Other states: `tests/faults`."""
 
 
 @pytest.mark.slow(sample=True)
@@ -108,34 +82,13 @@ def test_workers_in_any_state_are_ended_in_time(open_processes: Open, gate: Gate
     assert close_in_time(pool, 20.0) < 0.1  # the second time there is nothing to do
 
 
-def test_workers_that_were_never_asked_anything_end(open_processes: Open) -> None:
-    close_in_time(open_processes(2), timeout=20.0)
-
-
-def test_an_object_that_raises_while_it_is_closed_keeps_no_other_open(open_processes: Open, tmp_path: Path) -> None:
-    pool = open_processes()
-    for kind in (FailingAtClose, Closing):
-        host(pool, kind, tmp_path / "notes")
-    close_in_time(pool, timeout=20.0)
-    assert (tmp_path / "notes").read_text() == "closed\n" * 2
-
-
-def test_with_no_time_at_all_the_workers_still_end_and_no_descriptor_stays_open(
-    open_processes: Open, gate: Gate
-) -> None:
+def test_with_no_time_at_all_the_workers_still_end(open_processes: Open, gate: Gate) -> None:
     pool = open_processes(2)
     pool.ring(host(pool, Gated, gate.path))
     pids = [pool.pid(worker) for worker in pool.all_workers]
     pool.close(timeout=0.0)
     assert all(ends_within(pid, SOON_SECONDS) for pid in pids)
     pool.close(timeout=0.0)
-    processes = list(vars(pool)["_processes"])
-    assert all(process.channel.fileno() < 0 for process in processes)
-    for process in processes:
-        process.exit_report()
-
-
-# ---- in a forked process -------------------------------------------------------------------------
 
 
 OPERATIONS: dict[str, Callable[[WorkerPool, int, PendingRequest], object]] = {
@@ -198,38 +151,24 @@ def test_a_forked_process_opens_pools_of_its_own(open_forkserver: Open, method: 
     assert value_of(pool, pool.ring(key, 7)) == 7
 
 
-def test_a_forked_process_opens_a_pool_though_a_thread_was_opening_one_as_it_was_forked(open_forkserver: Open) -> None:
-    open_forkserver()
-    held, forked = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with supervisor_client._guard.lock:
-            held.set()
-            forked.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    try:
-        assert in_fork(lambda: open_pool(1, settings_of("forkserver")).close()) is None
-    finally:
-        forked.set()
-        thread.join()
-
-
-@pytest.mark.parametrize("way", ["sys.exit()", "raise KeyError", "pass"])
-def test_a_forked_process_that_exits_as_python_does_spoils_nothing(method: str, tmp_path: Path, way: str) -> None:
+def test_a_forked_process_that_exits_as_python_does_spoils_nothing(method: str, tmp_path: Path) -> None:
     done = run_script(
         tmp_path,
-        f"""
+        """
         pool, key = opened(2, list)
         request = pool.call(0, key, "append", 1)
-        child = os.fork()
-        if not child:
-            sys.stderr = open(os.devnull, "w") if "{way}".startswith("raise") else sys.stderr
-            {way}
-        else:
+        for way in ("exit", "raise", "end"):
+            child = os.fork()
+            if not child:
+                break
             assert os.waitpid(child, 0)[0] == child
+        if not child:
+            if way == "exit":
+                sys.exit()
+            if way == "raise":
+                sys.stderr = open(os.devnull, "w")
+                raise KeyError
+        else:
             assert pool.wait(request, 30)
             assert pool.wait(pool.call_all(key, "clear"), 30)
             pool.close()
@@ -238,9 +177,6 @@ def test_a_forked_process_that_exits_as_python_does_spoils_nothing(method: str, 
         method,
     )
     assert (done.stdout, done.stderr) == ("fine\n", "")
-
-
-# ---- at the interpreter's exit -------------------------------------------------------------------
 
 
 def test_an_exit_handler_that_runs_late_finds_the_pool_closed_and_writes_nowhere(method: str, tmp_path: Path) -> None:
@@ -275,17 +211,3 @@ def test_an_exit_handler_that_runs_late_finds_the_pool_closed_and_writes_nowhere
         method,
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-# ---- without a call ------------------------------------------------------------------------------
-
-
-def test_a_pool_that_is_let_go_of_leaves_no_worker_and_no_memory(method: str) -> None:
-    before = links("/memfd:parallel_envs")
-    pool = open_pool(1, settings_of(method))
-    host(pool, Echo)
-    pid = pool.pid(0)
-    del pool
-    gc.collect()
-    assert ends_within(pid, SOON_SECONDS)
-    assert links("/memfd:parallel_envs") == before

@@ -7,40 +7,12 @@ import os
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from parallel_envs.engine import SharedBlock
-from tests.engine.asking import host, run, settled, value_of
+from tests.engine.asking import run, settled
 from tests.engine.conftest import Open
 from tests.engine.hosted import BlockKeeper
-
-
-@pytest.mark.parametrize("num_bytes", [0, 1, 64])
-def test_a_block_is_zeros_of_its_size_and_arrays_are_views_of_it(num_bytes: int) -> None:
-    block = SharedBlock.create(num_bytes)
-    whole = block.array(np.uint8, (num_bytes,))
-    assert (block.num_bytes, whole.tolist()) == (num_bytes, [0] * num_bytes)
-    assert not os.get_inheritable(block.fd)
-    with pytest.raises(TypeError):
-        block.array(np.int64, (9,))  # beyond its end
-    if num_bytes == 64:
-        block.array(np.int32, (2, 3), offset=8)[:] = [[1, 2, 3], [4, 5, 6]]
-        assert block.array(np.int32, (16,)).tolist() == [0, 0, 1, 2, 3, 4, 5, 6, *[0] * 8]
-    block.close()
-
-
-def test_a_block_sent_to_a_worker_is_the_same_memory(open_any: Open) -> None:
-    pool = open_any(2)
-    block = SharedBlock.create(80)
-    ours = block.array("f8", (10,))
-    keys = host(pool, BlockKeeper, block)
-    ours[3] = 1.5
-    assert value_of(pool, pool.call(0, keys, "read", 3)) == 1.5
-    settled(pool, pool.call(1, keys, "write", 4, 2.5))
-    assert ours[4] == 2.5
-    assert value_of(pool, pool.call(0, keys, "read", 4)) == 2.5
-    block.close()
 
 
 def test_a_block_may_be_closed_as_soon_as_it_was_sent(open_any: Open) -> None:
@@ -54,19 +26,6 @@ def test_a_block_may_be_closed_as_soon_as_it_was_sent(open_any: Open) -> None:
     assert settled(pool, built).replies == {}
     settled(pool, pool.call(0, key, "write", 0, 7.5))
     assert ours[0] == 7.5
-
-
-def test_arrays_outlive_their_block_and_the_worker(open_processes: Open) -> None:
-    pool = open_processes()
-    block = SharedBlock.create(80)
-    ours = block.array("f8", (10,))
-    settled(pool, pool.call(0, host(pool, BlockKeeper, block), "write", 0, 7.5))
-    block.close()
-    del block
-    gc.collect()
-    pool.close()
-    assert ours[0] == 7.5
-    ours[1] = 3.0
 
 
 def test_memory_goes_with_its_last_array() -> None:
@@ -85,15 +44,6 @@ def _is_mapped(inode: int) -> bool:
     return any(line.split()[4] == str(inode) for line in Path("/proc/self/maps").read_text().splitlines())
 
 
-def test_memory_has_no_name(open_processes: Open) -> None:
-    before = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()  # noqa: PTH208  # names are the fact
-    pool = open_processes()
-    block = SharedBlock.create(1 << 20)
-    host(pool, BlockKeeper, block)
-    assert (set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()) == before  # noqa: PTH208
-    block.close()
-
-
 def test_without_memfd_a_file_without_a_name_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -105,27 +55,6 @@ def test_without_memfd_a_file_without_a_name_does(monkeypatch: pytest.MonkeyPatc
     assert again.array("i8", (2,)).tolist() == [1, 2]
     for one in (block, again):
         one.close()
-
-
-def test_a_worker_gives_up_the_descriptors_of_blocks(open_processes: Open) -> None:
-    def count() -> int:
-        gc.collect()
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # runs in the worker
-
-    pool = open_processes()
-    before = run(pool, count)
-    for _ in range(10):
-        block = SharedBlock.create(8)
-        run(pool, lambda block: block.num_bytes, block)
-        block.close()
-    assert run(pool, count) == before
-
-
-def test_a_block_that_was_closed_cannot_be_sent(open_forkserver: Open) -> None:
-    block = SharedBlock.create(8)
-    block.close()
-    with pytest.raises((OSError, TypeError, ValueError), match="closed"):
-        run(open_forkserver(), lambda block: block.num_bytes, block)
 
 
 @pytest.mark.parametrize("count", [60, 100, 300])

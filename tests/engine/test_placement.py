@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 
+import psutil
 import pytest
 
-from parallel_envs.engine import Meters, cores_here, pin_workers
-from parallel_envs.engine.pool import SHORT_SECONDS, cores_are_shared, current_core, plan_cores, wake_orders
+from parallel_envs.engine import Meters, WorkerPool, cores_here, pin_workers
+from parallel_envs.engine.placement import SHORT_SECONDS, plan_cores
 from tests.engine.asking import host, kill, run, settled
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo
@@ -36,33 +38,6 @@ def test_many_workers_with_short_work_are_given_cores_in_turn_and_others_are_lef
     assert plan_cores(meters, cores) == expected
 
 
-@pytest.mark.parametrize(
-    ("places", "num_workers", "orders", "shared"),
-    [
-        ({}, 4, {}, False),
-        ({0: (3,), 1: (7,), 2: (3,), 3: (7,)}, 4, {3: (1, 3, 0, 2), 7: (0, 2, 1, 3)}, True),
-        ({0: (3,), 2: (7,)}, 3, {3: (2, 0, 1), 7: (0, 1, 2)}, False),
-        ({0: (3, 7), 1: (7,)}, 2, None, True),
-    ],
-)
-def test_workers_of_other_cores_are_woken_first(
-    places: dict[int, tuple[int, ...]], num_workers: int, orders: dict[int, tuple[int, ...]] | None, shared: bool
-) -> None:
-    assert orders is None or wake_orders(places, num_workers) == orders
-    assert cores_are_shared(places) is shared
-    assert current_core() in CORES
-
-
-def test_all_are_woken_wherever_they_are(open_forkserver: Open) -> None:
-    pool = open_forkserver(3)
-    key = host(pool, Echo)
-    for worker, core in enumerate((CORES[-1], CORES[0])):
-        pool.keep_on(worker, [core])
-    request = pool.ring(key)
-    assert request.waiting == {0, 1, 2}
-    settled(pool, request)
-
-
 def test_a_restarted_worker_is_kept_where_the_earlier_one_was(open_forkserver: Open) -> None:
     pool = open_forkserver(2)
     pool.keep_on(1, CORES[:1])
@@ -81,13 +56,6 @@ def test_a_pool_is_settled_on_the_cores_there_are(open_forkserver: Open) -> None
     assert held == [[core] for core in CORES] * 2
 
 
-def test_settling_workers_of_this_process_moves_nobody(open_any: Open) -> None:
-    pool = open_any()
-    settled(pool, pool.ring(host(pool, Echo)))
-    pin_workers(pool)
-    assert cores_here() == CORES
-
-
 def test_a_death_is_seen_though_others_answer_at_every_first_look(open_forkserver: Open) -> None:
     pool = open_forkserver(3)
     key = host(pool, Echo)
@@ -99,3 +67,33 @@ def test_a_death_is_seen_though_others_answer_at_every_first_look(open_forkserve
     while pool.death(2) is None and time.monotonic() < deadline:
         settled(pool, pool.ring(key, workers=[0, 1]))
     assert pool.death(2) is not None
+
+
+LONG = 60.0
+NUM_BELLS = 30
+
+
+def times_asleep(pool: WorkerPool, key: int) -> int:
+    """How often the worker goes to sleep during bells that follow one upon another, with a little time between."""
+    process = psutil.Process(pool.pid(0))
+    for number in range(3 + NUM_BELLS):
+        if number == 3:  # before the first of them it may have waited for long
+            before = process.num_ctx_switches().voluntary
+        settled(pool, pool.ring(key))
+        threading.Event().wait(0.002)
+    return int(process.num_ctx_switches().voluntary - before)
+
+
+def test_a_worker_that_stays_awake_does_not_sleep_between_bells_and_ends_at_once(open_forkserver: Open) -> None:
+    pool = open_forkserver()
+    key = host(pool, Echo)
+    assert times_asleep(pool, key) > NUM_BELLS // 2
+    pool.keep_awake(0, 1e-9)  # bells come later than that
+    assert times_asleep(pool, key) > NUM_BELLS // 2
+    pool.keep_awake(0, LONG)
+    assert times_asleep(pool, key) < NUM_BELLS // 5
+    pool.restart(0)
+    assert times_asleep(pool, host(pool, Echo)) < NUM_BELLS // 5
+    began = time.monotonic()
+    pool.close()
+    assert time.monotonic() - began < LONG / 6

@@ -8,21 +8,16 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from parallel_envs.engine import HOST, Call, PendingRequest, WorkerPool, open_pool
+from parallel_envs.engine import HOST, Call, PendingRequest
 from parallel_envs.errors import ClosedError
-from tests.engine.asking import WAIT_SECONDS, failure_of, host, reply_to, run, settings_of, settled, value_of
+from tests.engine.asking import WAIT_SECONDS, failure_of, host, reply_to, run, settled, value_of
 from tests.engine.conftest import Open
 from tests.engine.hosted import ERRORS, TOLD, Closing, Echo, Gated, Raiser, Runner
 from tests.gates import Gate
-
-# ---- messages and bells --------------------------------------------------------------------------
 
 
 def test_a_message_is_answered_with_its_value(open_any: Open) -> None:
@@ -81,46 +76,6 @@ def test_bells_that_travel_together_are_requests_of_their_own(open_any: Open) ->
     assert pool.ring_each(key, []) == []
 
 
-def test_many_megabytes_travel_both_ways(open_any: Open) -> None:
-    pool = open_any(2)
-    key = host(pool, Echo)
-    data = os.urandom(3 << 20)
-    request = settled(pool, pool.call_all(key, "echo", data))
-    assert [request.replies[worker].value == data for worker in (0, 1)] == [True, True]
-
-
-@given(asked=st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["ring", "echo", "fail"]), st.integers(0, 6))))
-@settings(max_examples=25)
-def check_that_it_equals_serial(pools: list[WorkerPool], asked: list[tuple[int, str, int]]) -> None:
-    serial, other = (_told(pool, _asked(pool, asked)) for pool in pools)
-    assert other == serial
-
-
-def _asked(pool: WorkerPool, asked: list[tuple[int, str, int]]) -> list[tuple[int, PendingRequest]]:
-    echo, raiser = host(pool, Echo), host(pool, Raiser)
-    keys = {"ring": echo, "echo": echo, "fail": raiser}
-    return [
-        (worker, pool.call(worker, echo, "echo", number))
-        if what == "echo"
-        else (worker, pool.ring(keys[what], 0 if what == "fail" else number, (worker,)))
-        for worker, what, number in asked
-    ]
-
-
-def _told(pool: WorkerPool, requests: list[tuple[int, PendingRequest]]) -> list[Any]:
-    replies = [reply_to(pool, request, worker) for worker, request in requests]
-    return [reply and (reply.value, reply.failure and reply.failure.message) for reply in replies]
-
-
-def test_every_kind_of_worker_answers_as_the_serial_one_does(open_parallel: Open) -> None:
-    with_serial = [open_pool(2, settings_of("serial")), open_parallel(2)]
-    check_that_it_equals_serial(with_serial)
-    with_serial[0].close()
-
-
-# ---- errors --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("by_bell", [True, False])
 def test_an_error_comes_back_as_text(open_parallel: Open, by_bell: bool) -> None:
     pool = open_parallel()
@@ -151,9 +106,9 @@ def test_an_error_is_one_of_its_own_worker_and_request(open_any: Open) -> None:
         assert failure.type_name == kind
         assert text in failure.message
     assert value_of(pool, pool.ring(echo, 7)) == 7
-
-
-# ---- waiting -------------------------------------------------------------------------------------
+    key = pool.new_key()
+    assert failure_of(pool, pool.call(0, HOST, "build", key, Raiser, "plain")).type_name == TOLD["plain"][0]
+    assert failure_of(pool, pool.ring(key, 1, workers=(0,))).type_name == "KeyError"  # nothing is left under its key
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
@@ -192,19 +147,6 @@ def test_a_late_reply_is_dropped(open_parallel: Open, gate: Gate, num_bytes: int
     assert [request.replies for request in late] == [{}, {}]
 
 
-def test_a_worker_that_answers_late_answers_its_own_request(open_parallel: Open, gate: Gate) -> None:
-    pool = open_parallel(2)
-    gated, echo = host(pool, Gated, gate.path), host(pool, Echo)
-    late = pool.ring(gated, 1, workers=(0,))
-    meanwhile = [value_of(pool, pool.ring(echo, number, workers=(1,)), worker=1) for number in (2, 3, 4)]
-    assert meanwhile == [2, 3, 4]
-    assert not late.done
-    both = pool.ring(echo, 5)
-    gate.let_through()
-    assert value_of(pool, late) == 1
-    assert {worker: reply.value for worker, reply in settled(pool, both).replies.items()} == {0: 5, 1: 5}
-
-
 def test_pump_tells_which_requests_got_done(open_any: Open) -> None:
     pool = open_any(2)
     key = host(pool, Echo)
@@ -226,9 +168,6 @@ def test_a_request_to_no_worker_is_done_at_once_and_not_kept(open_any: Open) -> 
     assert not any(isinstance(held, PendingRequest) for held in gc.get_objects())
 
 
-# ---- objects and workers -------------------------------------------------------------------------
-
-
 def test_an_object_is_closed_when_it_is_dropped_or_replaced(open_any: Open, tmp_path: Path) -> None:
     pool = open_any()
     key = host(pool, Closing, tmp_path / "notes")
@@ -241,22 +180,6 @@ def test_an_object_is_closed_when_it_is_dropped_or_replaced(open_any: Open, tmp_
     assert value_of(pool, pool.call(0, echo, "history")) == []
     settled(pool, pool.call(0, HOST, "drop", echo))  # has nothing to close
     assert len({*(pool.new_key() for _ in range(100)), key, echo, HOST}) == 103
-
-
-def test_objects_are_closed_with_the_pool(open_any: Open, tmp_path: Path) -> None:
-    pool = open_any(2)
-    for number in range(3):
-        host(pool, Closing, tmp_path / "notes", f"object {number}")
-    pool.close()
-    closed = sorted((tmp_path / "notes").read_text().splitlines())
-    assert closed == sorted([f"object {number}" for number in range(3)] * 2)
-
-
-def test_a_worker_runs_in_the_process_that_is_told(open_any: Open) -> None:
-    pool = open_any(2)
-    for worker in (0, 1):
-        assert run(pool, os.getpid, worker=worker) == pool.pid(worker)
-        assert pool.death(worker) is None
 
 
 def test_meters_count_what_a_worker_was_asked(open_any: Open) -> None:
@@ -275,6 +198,8 @@ def test_meters_count_what_a_worker_was_asked(open_any: Open) -> None:
     assert after.bell_seconds > before.bell_seconds
     assert after.message_seconds > before.message_seconds
     assert after.wait_seconds > before.wait_seconds
+    pool.restart(0)
+    assert pool.meters(0).requests >= after.requests  # a worker in the place of another counts on
 
 
 def test_work_is_no_idleness_and_idleness_no_work(open_any: Open) -> None:
@@ -287,9 +212,6 @@ def test_work_is_no_idleness_and_idleness_no_work(open_any: Open) -> None:
     assert working.wait_seconds >= 0.1
     assert waiting.idle_seconds + waiting.message_seconds + waiting.bell_seconds >= 0.2
     assert waiting.message_seconds + waiting.bell_seconds < 0.1
-
-
-# ---- the end -------------------------------------------------------------------------------------
 
 
 def test_a_closed_pool_says_so(open_any: Open) -> None:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from pathlib import Path
 
 import pytest
 
 from parallel_envs.engine import HOST, open_pool
 from parallel_envs.engine.child_setup import STACK_SIGNAL
-from parallel_envs.errors import WorkerStartError
 from tests.engine.asking import (
-    SOON_SECONDS,
     WAIT_SECONDS,
     ends_within,
-    failure_of,
     host,
     reply_to,
     run,
@@ -26,10 +21,8 @@ from tests.engine.asking import (
     value_of,
 )
 from tests.engine.conftest import Open
-from tests.engine.hosted import LAST_WORDS, Closing, Echo, Gated, Mortal, Runner
+from tests.engine.hosted import LAST_WORDS, Echo, Gated, Mortal
 from tests.gates import Gate
-
-# ---- kill ----------------------------------------------------------------------------------------
 
 
 def test_what_a_killed_worker_owed_is_answered_by_its_death(open_processes: Open, gate: Gate) -> None:
@@ -46,61 +39,8 @@ def test_what_a_killed_worker_owed_is_answered_by_its_death(open_processes: Open
     assert pool.death(0) == owed[0].replies[0].death
 
 
-def test_a_worker_under_sigstop_can_be_killed_and_killing_twice_does_nothing(open_processes: Open) -> None:
-    pool = open_processes()
-    os.kill(pool.pid(0), signal.SIGSTOP)
-    began = time.monotonic()
-    pool.kill(0)
-    assert time.monotonic() - began < SOON_SECONDS
-    assert ends_within(pool.pid(0), 0.0)
-    death = pool.death(0)
-    pool.kill(0)
-    assert pool.death(0) == death
-    assert "no stack" in pool.stack(0, timeout=0.1)
-
-
-# ---- restart -------------------------------------------------------------------------------------
-
-
-def test_a_restarted_worker_is_fresh_and_its_siblings_are_as_they_were(open_any: Open) -> None:
-    pool = open_any(2)
-    key = host(pool, Echo)
-    settled(pool, pool.ring(key, 5))
-    pool.restart(0)
-    assert failure_of(pool, pool.ring(key, 1, workers=(0,))).type_name == "KeyError"
-    settled(pool, pool.call(0, HOST, "build", key, Echo))
-    assert value_of(pool, pool.ring(key, 7, workers=(0,))) == 7
-    histories = settled(pool, pool.call_all(key, "history")).replies
-    assert [histories[worker].value for worker in (0, 1)] == [[7], [5]]
-
-
-@pytest.mark.parametrize("state", ["idle", "hangs", "died"])
-@pytest.mark.slow(sample=True)
-def test_a_restarted_worker_is_another_process(open_processes: Open, gate: Gate, state: str) -> None:
-    pool = open_processes(2)
-    sibling = pool.pid(1)
-    for _ in range(1 if state == "hangs" else 3):  # again and again
-        before = pool.pid(0)
-        request = pool.ring(host(pool, Gated if state == "hangs" else Echo, *[gate.path] * (state == "hangs")), 1, (0,))
-        if state == "died":
-            os.kill(before, signal.SIGKILL)
-            assert ends_within(before, SOON_SECONDS)
-        elif state == "hangs":
-            assert not pool.wait(request, 0.0)
-        pool.restart(0)
-        if state != "idle":
-            reply = reply_to(pool, request)
-            assert reply is not None
-            assert reply.death is not None or state == "died"  # the answer may have come before the death
-        assert pool.pid(0) not in (before, sibling)
-        assert ends_within(before, 0.0)
-        assert pool.death(0) is None
-        assert run(pool, os.getpid) == pool.pid(0)
-    assert pool.pid(1) == sibling
-
-
-def test_what_waited_for_a_killed_worker_does_not_reach_the_next(open_processes: Open, gate: Gate) -> None:
-    pool = open_processes()
+def test_what_waited_for_a_killed_worker_does_not_reach_the_next(open_forkserver: Open, gate: Gate) -> None:
+    pool = open_forkserver()
     gated = host(pool, Gated, gate.path)
     waiting = [pool.ring(gated) for _ in range(10_000)]
     huge = pool.call(0, gated, "swallow", bytes(4 << 20))
@@ -126,71 +66,6 @@ def test_answers_of_a_killed_worker_are_not_taken_for_those_of_the_next(open_for
     assert [value_of(pool, pool.ring(key, number)) for number in (1, 2, 3)] == [1, 2, 3]
 
 
-def test_a_local_worker_can_be_restarted_unless_it_is_busy(open_thread: Open, gate: Gate, tmp_path: Path) -> None:
-    pool = open_thread()
-    host(pool, Closing, tmp_path / "notes")
-    request = pool.ring(host(pool, Gated, gate.path), 5)
-    for force in (pool.kill, pool.restart):
-        with pytest.raises(WorkerStartError, match=r"Worker 0 is busy.*Use backend='process'"):
-            force(0)
-    gate.let_through()
-    assert value_of(pool, request) == 5
-    pool.restart(0)
-    assert (tmp_path / "notes").read_text() == "closed\n"
-
-
-# ---- stacks --------------------------------------------------------------------------------------
-
-
-def test_a_stack_tells_where_a_worker_is(open_parallel: Open, gate: Gate) -> None:
-    pool = open_parallel(2)
-    request, stack = pool.ring(host(pool, Gated, gate.path), workers=(1,)), ""
-    while "wait_at" not in stack:  # until it has come there
-        stack = pool.stack(1)
-    assert "gates.py" in stack
-    assert "wait_at" not in pool.stack(0)
-    gate.let_through()
-    settled(pool, request)
-
-
-def test_a_stack_is_told_though_the_worker_is_in_a_loop(open_processes: Open) -> None:
-    def spin() -> None:
-        while True:
-            pass
-
-    pool = open_processes()
-    pool.call(0, host(pool, Runner), "run", spin)
-    while "in spin" not in pool.stack(0):
-        pass
-    pool.kill(0)
-
-
-def test_a_worker_that_cannot_tell_its_stack_is_told_so_in_time(open_processes: Open) -> None:
-    pool = open_processes(2)
-    run(pool, os.getpid)
-    os.kill(pool.pid(0), signal.SIGSTOP)
-    began = time.monotonic()
-    told = pool.stack(0, timeout=0.1)
-    assert time.monotonic() - began < SOON_SECONDS
-    assert "no stack" in told
-    assert "stopped" in told
-    os.kill(pool.pid(0), signal.SIGCONT)
-    assert run(pool, os.getpid, worker=1) == pool.pid(1)
-    assert run(pool, os.getpid) == pool.pid(0)
-
-
-def test_a_stopped_worker_answers_however_often_its_stack_was_asked_for(open_processes: Open) -> None:
-    pool = open_processes()
-    key, pid = host(pool, Runner), pool.pid(0)
-    for _ in range(2):
-        os.kill(pid, signal.SIGSTOP)
-        request = pool.call(0, key, "run", os.getpid)
-        for _ in range(300):  # more stacks than a pipe has room for
-            assert "no stack" in pool.stack(0, timeout=0.0)
-        os.kill(pid, signal.SIGCONT)
-        assert value_of(pool, request) == pid
-
-
 def test_at_most_one_request_for_a_stack_waits_for_a_worker(open_forkserver: Open) -> None:
     pool = open_forkserver()  # it has no other thread that could take the signal
     run(pool, signal.pthread_sigmask, signal.SIG_BLOCK, {STACK_SIGNAL})
@@ -200,7 +75,7 @@ def test_at_most_one_request_for_a_stack_waits_for_a_worker(open_forkserver: Ope
     assert pool.stack(0, timeout=WAIT_SECONDS).count("Current thread") == 1
 
 
-def test_a_stack_longer_than_a_pipe_holds_up_no_worker(open_processes: Open) -> None:
+def test_a_stack_longer_than_a_pipe_holds_up_no_worker(open_forkserver: Open) -> None:
     def start_deep_threads() -> None:
         def sink(depth: int) -> None:
             if depth:
@@ -211,7 +86,7 @@ def test_a_stack_longer_than_a_pipe_holds_up_no_worker(open_processes: Open) -> 
         for _ in range(40):
             threading.Thread(target=sink, args=(80,), daemon=True).start()
 
-    pool = open_processes()
+    pool = open_forkserver()
     run(pool, start_deep_threads)
     for _ in range(10):
         pool.stack(0, timeout=0.0)  # nobody reads what the worker writes now
@@ -233,9 +108,6 @@ def test_asking_for_the_stack_of_a_worker_that_is_still_starting_does_not_end_it
     pool.stack(0, timeout=0.0)
     assert reply_to(pool, pool.call(0, HOST, "build", pool.new_key(), Echo)) is None
     pool.close()
-
-
-# ---- placement -----------------------------------------------------------------------------------
 
 
 def test_keeping_a_worker_on_a_core_that_is_not_there_is_no_error(open_any: Open) -> None:

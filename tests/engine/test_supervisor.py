@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -13,16 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
-import pytest
 
-from parallel_envs.engine import HOST, open_pool, start_supervisor, supervisor_client, supervisor_pid
-from parallel_envs.engine.channel import Inbox
-from parallel_envs.errors import WorkerStartError
+from parallel_envs.engine import open_pool, start_supervisor, supervisor_pid
 from tests.engine.asking import SOON_SECONDS, ends_within, host, reply_to, run, settings_of, value_of
-from tests.engine.conftest import Open
 from tests.engine.hosted import Echo, Talker
 from tests.engine.scripts import running_script
 
@@ -39,16 +33,6 @@ def end_the_supervisor() -> int:
     os.kill(pid, signal.SIGKILL)
     assert ends_within(pid, SOON_SECONDS)
     return pid
-
-
-# ---- its own end ---------------------------------------------------------------------------------
-
-
-def test_one_supervisor_serves_all_pools(open_processes: Open) -> None:
-    before = the_supervisor()
-    for _ in range(3):
-        open_processes().close()
-    assert supervisor_pid() == before
 
 
 def test_modules_are_loaded_before_the_first_worker_is_asked_for(tmp_path: Path) -> None:
@@ -72,14 +56,6 @@ def test_modules_are_loaded_before_the_first_worker_is_asked_for(tmp_path: Path)
     assert (ran.stdout, ran.stderr, ran.returncode) == ("True True\n", "", 0)  # loaded in a fork server
 
 
-def test_a_supervisor_that_was_killed_is_replaced(open_processes: Open) -> None:
-    before = end_the_supervisor()
-    assert supervisor_pid() is None
-    pool = open_processes()
-    assert supervisor_pid() not in (None, before)
-    assert value_of(pool, pool.ring(host(pool, Echo), 7)) == 7
-
-
 def test_forked_workers_outlive_a_supervisor_that_was_killed_and_may_print() -> None:
     pool = open_pool(1, settings_of("fork"))
     talker, echo = host(pool, Talker), host(pool, Echo)
@@ -93,9 +69,6 @@ def test_forked_workers_outlive_a_supervisor_that_was_killed_and_may_print() -> 
     assert reply.death.exitcode == -signal.SIGKILL
     pool.close()
     start_supervisor()
-
-
-# ---- interruptions -------------------------------------------------------------------------------
 
 
 def test_ctrl_c_while_the_supervisor_is_asked_mixes_up_no_answers() -> None:
@@ -125,28 +98,6 @@ def interrupted_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_an_answer_that_was_torn_holds_up_nobody(open_processes: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever strikes amid an answer leaves its rest on the channel."""
-    pool, supervisor = open_processes(), the_supervisor()
-
-    def torn(inbox: Inbox) -> Any:
-        monkeypatch.undo()
-        inbox._channel.recv(4)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Inbox, "receive", torn)
-    with pytest.raises(KeyboardInterrupt):
-        open_processes(1)
-    other = open_processes(1)
-    assert supervisor_pid() != supervisor
-    assert reply_to(other, other.call(0, HOST, "build", 1, os.getpid)) is None
-    assert value_of(other, other.call(0, 1, "__int__")) == other.pid(0)
-    assert reply_to(pool, pool.call(0, HOST, "build", 1, os.getpid)) is None  # its workers go on
-    pool.close()
-    other.close()
-    supervisor_client._torn.pop().abandon()
-
-
 def test_a_pool_collected_while_another_starts_does_not_hang(tmp_path: Path) -> None:
     """The collection is made to happen inside the question, where it may happen at any time."""
     script = """
@@ -169,28 +120,6 @@ print("closed")
         except subprocess.TimeoutExpired:
             output = "hangs"
     assert output == "closed\n"
-
-
-# ---- out of means --------------------------------------------------------------------------------
-
-
-@contextmanager
-def spare_descriptors(count: int) -> Iterator[None]:
-    """Not more than `count` descriptors can be opened inside."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
-    held: list[int] = []
-    with suppress(OSError):
-        while True:
-            held.append(os.dup(0))
-    for _ in range(count):
-        os.close(held.pop())
-    try:
-        yield
-    finally:
-        for fd in held:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @dataclass
@@ -223,20 +152,3 @@ def tidied() -> Iterator[Left]:
 def descriptors() -> set[int]:
     gc.collect()
     return {int(link.name) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
-
-
-@pytest.mark.parametrize("method", ["forkserver", "fork"])
-def test_a_start_that_runs_out_of_descriptors_says_so_and_leaves_nothing(method: str) -> None:
-    start_supervisor()
-    errors: list[type[Exception] | None] = []  # not the errors, which hold what their frames held
-    with tidied() as left:
-        for count in range(24):
-            try:
-                with spare_descriptors(count):
-                    open_pool(2, settings_of(method)).close()
-                errors.append(None)
-            except Exception as error:  # noqa: BLE001  # the fact is which one it is
-                errors.append(type(error))
-    assert errors[-1] is None, "there was never room enough"
-    assert set(errors) <= {OSError, WorkerStartError, None}
-    assert left == Left(set(), [])

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-import pytest
-
-from tests.engine.asking import SOON_SECONDS, ends_within, kill
 from tests.engine.scripts import run_script
-
-# ---- beginning -----------------------------------------------------------------------------------
 
 
 def test_a_script_that_has_closed_its_standard_streams_has_workers(method: str, tmp_path: Path) -> None:
@@ -36,11 +30,11 @@ def test_a_script_that_has_closed_its_standard_streams_has_workers(method: str, 
     assert done.returncode == 23
 
 
-def test_a_script_needs_no_guard_and_no_worker_runs_it_again(method: str, tmp_path: Path) -> None:
+def test_no_worker_runs_the_script_again_or_prints_what_it_had_not_flushed(method: str, tmp_path: Path) -> None:
     done = run_script(
         tmp_path,
         """
-        print("the script runs")
+        sys.stdout.write("the script runs\\n")  # it is not flushed before the workers begin
 
         class Made:
             def __init__(self, number):
@@ -65,12 +59,7 @@ def test_a_script_needs_no_guard_and_no_worker_runs_it_again(method: str, tmp_pa
     assert done.returncode == 0
 
 
-# ---- printing ------------------------------------------------------------------------------------
-
-
-def test_what_workers_write_goes_to_stderr_with_their_names_and_no_line_is_lost_or_torn(
-    method: str, tmp_path: Path
-) -> None:
+def test_what_workers_write_goes_to_stderr_and_no_line_is_lost_or_torn(method: str, tmp_path: Path) -> None:
     done = run_script(
         tmp_path,
         """
@@ -97,53 +86,3 @@ def test_what_workers_write_goes_to_stderr_with_their_names_and_no_line_is_lost_
         assert own == [*(f"{number} {'x' * 100}" for number in range(5000)), *spoken]
     assert len(lines) == 2 * 5004
     assert (done.stdout, done.returncode) == ("to stdout, by the script\n", 0)
-
-
-def test_what_the_script_had_not_flushed_is_printed_once(method: str, tmp_path: Path) -> None:
-    done = run_script(
-        tmp_path,
-        """
-        sys.stdout.write("still in the buffer\\n")
-        pool, key = opened(2, dict)
-        pool.close()
-        pool, key = opened(1, dict)
-        pool.wait(pool.call(0, key, "no such method"))
-        """,
-        method,
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("still in the buffer\n", "", 0)
-
-
-# ---- ending --------------------------------------------------------------------------------------
-
-ENDINGS = {
-    "at its end": ("print(time.monotonic())", 0),
-    "by sys.exit": ("sys.exit(3)", 3),
-    "by an error": ("raise ValueError('of the script')", 1),
-    "in a function": ("def f():\n    pool, key = opened(1, dict)\n    sys.exit(4)\nf()", 4),
-    "with a busy worker": ("pool.call(0, HOST, 'build', 9, time.sleep, 1000)", 0),
-}
-
-
-OPENED = "pool, key = opened(2, dict)\nprint(pool.pid(0), pool.pid(1), supervisor_pid(), flush=True)\n"
-
-
-# The start method counts where there is a worker to be ended.
-@pytest.mark.parametrize(
-    ("method", "ending"),
-    [("fork", ending) for ending in ENDINGS]
-    + [(method, ending) for method in ("forkserver", "spawn") for ending in ("at its end", "with a busy worker")],
-)
-@pytest.mark.slow(sample=True)
-def test_a_script_that_does_not_close_leaves_nothing_and_prints_nothing(
-    method: str, tmp_path: Path, ending: str
-) -> None:
-    line, returncode = ENDINGS[ending]
-    done = run_script(tmp_path, OPENED + line, method)
-    pids, ended = done.stdout.splitlines()[0], done.stdout.splitlines()[1:]
-    assert all(time.monotonic() - float(seconds) < 1.5 for seconds in ended)
-    left = [pid for pid in map(int, pids.split()) if not ends_within(pid, SOON_SECONDS)]
-    kill(left)
-    assert left == []
-    assert done.returncode == returncode
-    assert done.stderr.splitlines()[-1:] == (["ValueError: of the script"] if "error" in ending else [])

@@ -7,11 +7,13 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from parallel_envs.testing import ScriptedEnv
+from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedAgentsEnv, ScriptedEnv, Stay
 
 LONG: dict[str, Any] = {"episode_lengths": (100,)}
 
@@ -106,3 +108,73 @@ class FoundingEnv(ScriptedEnv):
 
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+TOGETHER: list[dict[Any, Stay]] = [{"a": Stay(100), "b": Stay(100)}]
+
+
+class FaultyAgentsEnv(ScriptedAgentsEnv):
+    """Two agents; breaks as a `FaultyEnv` would."""
+
+    def __init__(self, fault: Fault, moment: Moment, once: Path) -> None:
+        self.fuse = FaultyEnv(fault, moment, once=once, **LONG)
+        super().__init__(TOGETHER)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.fuse.reset(seed=seed)
+        return super().reset(seed, options)
+
+    def step(self, actions: Any) -> Any:
+        self.fuse.step(0)
+        return super().step(actions)
+
+    def poke(self) -> bytes:
+        return self.fuse.poke()
+
+
+@dataclass
+class Fuse:
+    """How and when an env of a group breaks, in every life."""
+
+    fault: str = ""
+    moment: str = ""
+
+
+class FaultyWalk:
+    """An env of groups that breaks as a `FaultyEnv` would, unless its fuse says nothing."""
+
+    action_lookup: Mapping[Any, str] = {1: "Right"}
+
+    def __init__(self, config: Fuse) -> None:
+        self.fuse: ScriptedEnv = FaultyEnv(config.fault, config.moment, **LONG) if config.fault else ScriptedEnv(**LONG)
+
+    def reset(self, seed: int, mode: str) -> Any:
+        self.fuse.reset(seed=seed)
+        self.place = 0
+        return "0"
+
+    def step(self, action: int) -> Any:
+        self.fuse.step(0)
+        self.place += action
+        return str(self.place), 1.0, False, False, {}
+
+    def render(self, mode: str = "text") -> str:
+        return str(self.place)
+
+
+class FaultyPolicy:
+    """Acts with 7, and breaks as a `FaultyEnv` would. Like a spec, it is made in its worker."""
+
+    def __init__(self, fault: str = "", moment: str = "") -> None:
+        self.fault, self.moment = fault, moment  # texts: policies that share an object are kept in one worker
+
+    def make(self) -> FaultyPolicy:
+        self.fuse: ScriptedEnv = FaultyEnv(self.fault, self.moment, **LONG) if self.fault else ScriptedEnv(**LONG)
+        return self
+
+    def reset(self) -> None:
+        self.fuse.reset(seed=0)
+
+    def step(self, observation: Any) -> int:
+        self.fuse.step(0)
+        return 7

@@ -91,9 +91,6 @@ def sound(moment: Moment) -> Callable[[], ScriptedEnv]:
     return partial(ScriptedEnv, **scripted(moment))
 
 
-# ---- getting there -------------------------------------------------------------------------------
-
-
 def actions(envs: ParallelEnvManager) -> Any:
     return np.arange(envs.num_envs) % 3
 
@@ -158,9 +155,6 @@ def await_idle_fault(envs: ParallelEnvManager, fault: Fault, env: int = 1) -> No
 
 def worker_of(envs: ParallelEnvManager, env: int) -> int:
     return next(int(row["worker"]) for row in envs.stats() if env in row["env_ids"])
-
-
-# ---- what is told --------------------------------------------------------------------------------
 
 
 def error_of(fault: Fault) -> type[Exception]:

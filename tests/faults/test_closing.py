@@ -5,22 +5,23 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from parallel_envs import ParallelEnvManager
-from parallel_envs.errors import StepTimeout
-from parallel_envs.testing import Fault, Moment, ScriptedEnv
+from parallel_envs.engine import supervisor_pid
+from parallel_envs.errors import ParallelEnvsError, StepTimeout
+from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedEnv
 from tests.engine.asking import WAIT_SECONDS, ends_within
 from tests.engine.scripts import run_script
-from tests.faults.broken_envs import LONG, FoundingEnv
-from tests.faults.matrix import CLOSE_SECONDS, SLACK, Make, actions, await_idle_fault, faulty, reset, step, within
+from tests.faults.broken_envs import FoundingEnv
+from tests.faults.matrix import CLOSE_SECONDS, SLACK, Make, actions, reset, within
 from tests.faults.processes import all_end_within
 from tests.gates import Gate
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
@@ -100,44 +101,16 @@ def test_it_is_over_in_time_in_every_state(make: Make, gate: Gate, context: str,
     with within(CLOSE_SECONDS + SLACK):
         envs.close(timeout=CLOSE_SECONDS)
     assert all_end_within(pids, 0.0)
+    with within(0.1):  # the second time there is nothing to do
+        envs.close()
 
 
-def test_with_terminate_it_is_over_at_once(make: Make, gate: Gate) -> None:
-    envs = make([partial(GatedEnv, gate.path)] * 2)
+@pytest.mark.parametrize(("backend", "how"), [("thread", {"timeout": CLOSE_SECONDS}), ("process", {"terminate": True})])
+def test_an_env_that_hangs_holds_up_no_close(make: Make, gate: Gate, backend: str, how: Any) -> None:
+    envs = make([partial(GatedEnv, gate.path)] * 2, backend=backend)
     begin_step(envs)
-    with within(SOON):
-        envs.close(terminate=True)
-
-
-@pytest.mark.parametrize("backend", ["serial", "thread", "process"])
-def test_the_second_time_it_does_nothing(make: Make, backend: str) -> None:
-    envs = make([CountingEnv], backend=backend)
-    for _ in range(3):
-        envs.close(timeout=CLOSE_SECONDS)
-    assert envs.closed
-
-
-def test_a_thread_that_hangs_does_not_hold_it_up(make: Make, gate: Gate) -> None:
-    envs = make([partial(GatedEnv, gate.path)], backend="thread")
-    begin_step(envs)
-    with within(CLOSE_SECONDS + SLACK):
-        envs.close(timeout=CLOSE_SECONDS)
-
-
-@pytest.mark.parametrize("is_broken", [False, True])
-def test_two_managers_are_closed_apart(make: Make, tmp_path: Path, is_broken: bool) -> None:
-    first = make([faulty(Fault.SIGSTOP, Moment.IDLE, tmp_path / "broken") if is_broken else ScriptedEnv])
-    second = make([CountingEnv] * 2)
-    reset(first)
-    reset(second)
-    step(first)
-    if is_broken:
-        await_idle_fault(first, Fault.SIGSTOP, env=0)
-    first.close(timeout=CLOSE_SECONDS)
-    assert step(second)[1].tolist() == [1, 1]
-
-
-# ---- without a call ------------------------------------------------------------------------------
+    with within(SOON if "terminate" in how else CLOSE_SECONDS + SLACK):
+        envs.close(**how)
 
 
 @pytest.mark.parametrize("state", ["idle", "with workers stopped amid a step"])
@@ -170,6 +143,9 @@ print(*[row["pid"] for row in envs.stats()], supervisor_pid(), flush=True)
 """
 LASTS = {
     "idle": ("NotedEnv", ""),
+    "by sys.exit": ("NotedEnv", "sys.exit(3)"),
+    "by an error": ("NotedEnv", "raise ValueError('of the script')"),
+    "in a function": ("NotedEnv", "def f():\n    envs = ParallelEnvManager([ScriptedEnv])\n    sys.exit(4)\nf()"),
     "amid a step that hangs": ("lambda: FaultyEnv('sleep', 'step')", "envs.step_async([0, 0])"),
     "with a stopped worker": ("NotedEnv", "os.kill(envs.stats()[1]['pid'], signal.SIGSTOP)"),
     "after a crash": ("NotedEnv", "os.kill(envs.stats()[1]['pid'], signal.SIGKILL)"),
@@ -178,8 +154,8 @@ LASTS = {
 
 @pytest.mark.parametrize(
     ("method", "last"),
-    [("forkserver", last) for last in LASTS]
-    + [(one, last) for one in ("fork", "spawn") for last in ("idle", "after a crash")],
+    [("fork", last) for last in LASTS]
+    + [(one, last) for one in ("forkserver", "spawn") for last in ("idle", "after a crash")],
 )
 @pytest.mark.slow(sample=True)
 def test_at_the_end_of_a_script_all_is_closed_in_time(method: str, tmp_path: Path, last: str) -> None:
@@ -189,11 +165,9 @@ def test_at_the_end_of_a_script_all_is_closed_in_time(method: str, tmp_path: Pat
     pids = {int(pid) for pid in done.stdout.split()}
     assert len(pids) == 3
     assert all_end_within(pids, SOON)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(list(tmp_path.glob("closed *"))) == (2 if last == "idle" else 1)
-
-
-# ---- what an env started -------------------------------------------------------------------------
+    assert done.returncode == {"by sys.exit": 3, "by an error": 1, "in a function": 4}.get(last, 0)
+    assert done.stderr.splitlines()[-1:] == (["ValueError: of the script"] if last == "by an error" else [])
+    assert len(list(tmp_path.glob("closed *"))) == (1 if "step" in last or "worker" in last or "crash" in last else 2)
 
 
 def founded(envs: ParallelEnvManager) -> set[int]:
@@ -216,6 +190,7 @@ ENDS: dict[str, Prepare] = {
 }
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize(
     ("method", "end"),
     [("fork", end) for end in ENDS] + [(one, end) for one in ("forkserver", "spawn") for end in ("close", "death")],
@@ -230,10 +205,108 @@ def test_what_an_env_started_ends_with_its_worker(make: Make, method: str, end: 
     assert all_end_within(pids, SOON)
 
 
-def test_what_an_env_started_ends_with_a_worker_that_is_restarted_for_a_fault(make: Make) -> None:
-    envs = make([FoundingEnv, partial(ScriptedEnv, **LONG)], on_failure="restart")
-    reset(envs)
-    pids = set(envs.call("found", env_ids=0)[0])
-    os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
-    assert envs.step(np.zeros(2, int))[3].tolist() == [True, False]
-    assert all_end_within(pids, SOON)
+PAGE = os.sysconf("SC_PAGE_SIZE")
+MEMORY_SLACK = 2 << 20
+
+
+def held() -> dict[str, int]:
+    """What this process and the supervisor hold."""
+    gc.collect()
+    pids = {"here": os.getpid(), "supervisor": supervisor_pid() or os.getpid()}
+    descriptors = {f"descriptors {name}": len(os.listdir(f"/proc/{pid}/fd")) for name, pid in pids.items()}  # noqa: PTH208
+    children = Path(f"/proc/{pids['supervisor']}/task/{pids['supervisor']}/children").read_text().split()
+    own = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return {**descriptors, "threads": threading.active_count(), "processes": len(children) + len(own)}
+
+
+def memory() -> dict[str, int]:
+    """Resident bytes of this process and of the supervisor."""
+    gc.collect()
+    pids = {"here": os.getpid(), "supervisor": supervisor_pid() or os.getpid()}
+    return {name: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE for name, pid in pids.items()}
+
+
+CYCLES: list[Any] = [
+    (1700, {"backend": "serial"}),
+    (300, {"backend": "thread"}),
+    (220, {"context": "forkserver", "num_workers": 1}),
+    (40, {"context": "forkserver"}),
+    (100, {"context": "fork", "num_workers": 1}),
+    (10, {"context": "spawn"}),
+    (120, {"on_failure": "restart"}),
+]
+
+
+def named(value: object) -> str:
+    return "-".join(map(str, value.values())) if isinstance(value, dict) else str(value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "settings"), CYCLES, ids=named)
+def test_nothing_grows(count: int, settings: dict[str, Any]) -> None:
+    things, size = growth(count, min(count // 2, 100), settings)
+    assert all(number == 0 for number in things.values()), things
+    assert all(number < MEMORY_SLACK for number in size.values()), size
+
+
+@pytest.mark.parametrize("settings", [settings for _, settings in CYCLES], ids=named)
+def test_nothing_is_held_after_a_few_cycles(settings: dict[str, Any]) -> None:
+    things, _ = growth(4, 2, settings)
+    assert all(number == 0 for number in things.values()), things
+
+
+def growth(count: int, warm_up: int, settings: dict[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+    """How much more is held after `count` cycles than after the first `warm_up` of them: things, and bytes.
+
+    A cycle is the life of a manager, or where it restarts the life of a worker.
+    """
+    if "on_failure" not in settings:
+        return grown(count, warm_up, lambda: cycle(settings))
+    dying = partial(FaultyEnv, Fault.SIGKILL, Moment.STEP, at=2, episode_lengths=[100])
+    with ParallelEnvManager([dying, ScriptedEnv], on_failure="restart", max_restarts=1000) as envs:
+        envs.reset(seed=0)
+
+        def live() -> None:
+            before = envs.stats()[0]["restarts"]
+            while envs.stats()[0]["restarts"] == before:
+                envs.step([0, 0])
+
+        return grown(count, warm_up, live)
+
+
+def grown(count: int, warm_up: int, once: Callable[[], None]) -> tuple[dict[str, int], dict[str, int]]:
+    for _ in range(warm_up):
+        once()
+    things, size = held(), memory()
+    for _ in range(count - warm_up):
+        once()
+    more, larger = held(), memory()
+    return {key: more[key] - things[key] for key in things}, {key: larger[key] - size[key] for key in size}
+
+
+def cycle(settings: dict[str, Any]) -> None:
+    with ParallelEnvManager([ScriptedEnv] * 2, **settings) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 1])
+
+
+def make_in_vain(fault: Fault) -> None:
+    with pytest.raises(ParallelEnvsError):
+        ParallelEnvManager([ScriptedEnv, partial(FaultyEnv, fault, Moment.CONSTRUCTOR)])
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "once",
+    [
+        partial(make_in_vain, Fault.EXCEPTION),
+        partial(make_in_vain, Fault.OS_EXIT),
+        lambda: ParallelEnvManager([ScriptedEnv] * 2).reset(seed=0),
+    ],
+    ids=["raises as it is made", "exits as it is made", "forgotten"],
+)
+def test_nothing_grows_with_managers_that_are_not_closed(once: Callable[[], Any], count: int) -> None:
+    before = held()
+    for _ in range(count):
+        once()
+    assert held() == before

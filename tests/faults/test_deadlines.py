@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import re
 import signal
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedEnv, assert_
 from tests.faults.broken_envs import LONG
 from tests.faults.courses import Witness
 from tests.faults.matrix import SHORT, SLACK, Make, actions, faulty, name, reset, sound, step, within
-from tests.faults.test_bad_arguments import ask_with_timeout
+from tests.faults.test_bad_arguments import DEADLINES, ask_with_timeout
 from tests.gates import Gate, wait_at
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
 
@@ -51,27 +51,18 @@ class StuckEnv(ScriptedEnv):
         os.waitpid(pid, 0)
 
 
-# ---- what is told --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("way", ["fall_asleep", "go_round_in_circles", "wait_for_a_child"])
-def test_the_error_shows_where_the_env_hangs(make: Make, way: str) -> None:
-    envs = make([partial(StuckEnv, way), partial(ScriptedEnv, **LONG)])
+def test_the_error_shows_where_each_env_hangs(make: Make, way: str) -> None:
+    envs = make([partial(StuckEnv, way), partial(ScriptedEnv, **LONG), partial(StuckEnv, "fall_asleep")])
     reset(envs)
-    with pytest.raises(StepTimeout, match=rf"^Env 0 did not answer within {SHORT} seconds during step 1\.") as caught:
+    with pytest.raises(
+        StepTimeout, match=rf"^Envs 0, 2 did not answer within {SHORT} seconds during step 1\."
+    ) as caught:
         step(envs)
-    assert (caught.value.env_ids, caught.value.workers) == ((0,), (0,))
-    assert isinstance(caught.value, TimeoutError)
+    assert (caught.value.env_ids, caught.value.workers) == ((0, 2), (0, 2))
     assert isinstance(caught.value, multiprocessing.TimeoutError)
-    assert f"in {way}" in str(caught.value)
+    assert re.search(rf"(?s)Worker 0 is here:.*in {way}.*Worker 2 is here:.*in fall_asleep", str(caught.value))
     assert "engine/worker.py" not in str(caught.value)
-
-
-def test_the_error_shows_the_stacks_of_several_workers(make: Make) -> None:
-    envs = make([partial(StuckEnv, "fall_asleep")] * 2)
-    reset(envs)
-    with pytest.raises(StepTimeout, match=r"(?s)^Envs 0, 1 .*Worker 0 is here:.*Worker 1 is here:.*fall_asleep"):
-        step(envs)
 
 
 @pytest.mark.parametrize("backend", ["thread", "process"])
@@ -94,9 +85,6 @@ def test_a_thread_that_hangs_shows_its_stack_and_cannot_be_restarted(make: Make,
         assert any("Use backend='process'" in note for note in caught.value.__notes__)
     gate.let_through()
     assert envs.step_wait(timeout=60.0)[1].tolist() == [1.0]
-
-
-# ---- waiting again -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["thread", "process"])
@@ -126,15 +114,12 @@ def test_a_stopped_worker_answers_as_soon_as_it_goes_on_after_many_timeouts(make
     assert envs.step_wait(timeout=20.0)[1].tolist() == [1.0, 1.0]
 
 
-def test_waiting_again_for_a_reset_gives_the_right_result(make: Make, gate: Gate) -> None:
+def test_waiting_again_for_a_reset_or_a_call_gives_the_right_result(make: Make, gate: Gate) -> None:
     envs = make([partial(SlowResetEnv, gate.path)])
     with pytest.raises(StepTimeout, match=r"during reset\."):
         envs.reset(seed=0)
     gate.let_through()
     assert envs.reset_wait(timeout=20.0)[1]["began"].tolist() == [0]
-
-
-def test_waiting_again_for_a_call_gives_the_right_result(make: Make, gate: Gate) -> None:
     envs = make([partial(GatedEnv, gate.path)])
     envs.call_async("slow_call")
     with pytest.raises(StepTimeout, match=r"during call of 'slow_call'\."):
@@ -170,43 +155,12 @@ def test_a_late_reply_never_answers_a_later_question(make: Make, gate: Gate) -> 
     assert envs.step(TWO, timeout=20.0)[0].tolist() == [[1, 1], [1, 1]]
 
 
-def test_a_late_answer_to_a_call_never_answers_a_later_one(make: Make, gate: Gate) -> None:
-    envs = make([partial(GatedEnv, gate.path)])
-    envs.call_async("slow_call")
-    with pytest.raises(StepTimeout):
-        envs.call_wait(timeout=0.05)
-    gate.let_through()
-    envs.restart(0)
-    with suppress(WorkerDied):
-        envs.call_wait()
-    assert envs.call("add", 5) == (5,)
-
-
-def test_a_result_that_was_not_waited_for_belongs_to_its_own_step(make: Make, gate: Gate) -> None:
-    envs = make([partial(GatedEnv, gate.path), partial(CountingEnv, 100)], step_timeout=None)
-    reset(envs)
-    envs.send(TWO)
-    assert envs.recv()[0].tolist() == [1]
-    for number in (2, 3, 4):
-        envs.send(ONE, env_ids=1)
-        order, observations, *_ = envs.recv()
-        assert (order.tolist(), observations.tolist()) == ([1], [[0, number]])
-    gate.let_through()
-    order, observations, *_ = envs.recv(timeout=20.0)
-    assert (order.tolist(), observations.tolist()) == ([0], [[0, 1]])
-
-
-# ---- restarting ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("fault", "num_workers"),
-    [(Fault.SLEEP, 1), (Fault.SLEEP, 2), (Fault.SLEEP, 4), (Fault.SIGSTOP, 4), (Fault.INFINITE_LOOP, 4)],
+    [(Fault.SLEEP, 1), (Fault.SIGSTOP, 2), (Fault.INFINITE_LOOP, 4)],
     ids=name,
 )
-def test_a_restart_amid_a_step_ends_it_with_marked_rows(
-    make: Make, tmp_path: Path, fault: Fault, num_workers: int
-) -> None:
+def test_a_restart_amid_a_step_marks_its_rows(make: Make, tmp_path: Path, fault: Fault, num_workers: int) -> None:
     fns = [*[sound(Moment.STEP)] * 3, faulty(fault, Moment.STEP, tmp_path / "broken")]
     envs = make(fns, num_workers=num_workers)
     witness = Witness(envs, **LONG)
@@ -243,9 +197,7 @@ def test_a_restart_amid_steps_of_single_envs(make: Make, gate: Gate) -> None:
 
 
 @pytest.mark.parametrize(("other", "kind"), [(Fault.EXCEPTION, EnvError), (Fault.SIGKILL, WorkerDied)], ids=name)
-def test_the_error_names_what_is_broken_and_not_what_was_replaced(
-    make: Make, gate: Gate, other: Fault, kind: type[Exception]
-) -> None:
+def test_the_error_names_only_what_is_broken_now(make: Make, gate: Gate, other: Fault, kind: type[Exception]) -> None:
     envs = make([partial(StuckEnv, "fall_asleep"), partial(ThenFaultyEnv, gate.path, other)])
     reset(envs)
     with pytest.raises(StepTimeout):
@@ -268,21 +220,13 @@ class ThenFaultyEnv(FaultyEnv):
         return super().step(action)
 
 
-# ---- no time, and endless time -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("setting", ["step_timeout", "reset_timeout", "start_timeout"])
-def test_an_endless_deadline_is_none(make: Make, setting: str) -> None:
-    envs = make([ScriptedEnv], **{setting: math.inf})
-    reset(envs)
-    assert step(envs)[1].shape == (1,)
-
-
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 @pytest.mark.parametrize("timeout", [3e6, 1e10, math.inf])
 def test_a_deadline_may_be_farther_away_than_the_system_counts(make: Make, backend: str, timeout: float) -> None:
     for asked in ("reset", "step", "call_wait", "recv"):
-        envs = make([ScriptedEnv], backend=backend, context="fork")
+        settings = dict.fromkeys(DEADLINES, timeout)
+        envs = make([ScriptedEnv], backend=backend, context="fork", **settings)
         ask_with_timeout(envs, asked, timeout)
         envs.close()
 
@@ -295,15 +239,3 @@ def test_no_time_at_all_is_a_look_whether_it_is_done(make: Make, gate: Gate) -> 
         envs.step_wait(timeout=0)
     gate.let_through()
     assert envs.step_wait(timeout=20.0)[1].tolist() == [1.0]
-
-
-def test_no_time_at_all_is_a_look_whether_something_has_landed(make: Make) -> None:
-    envs = make([CountingEnv], step_timeout=None)
-    reset(envs)
-    envs.send(ONE)
-    deadline, order = time.monotonic() + 20.0, None
-    while order is None and time.monotonic() < deadline:
-        with suppress(StepTimeout):
-            order = envs.recv(timeout=0.0)[0]
-    assert order is not None
-    assert order.tolist() == [0]

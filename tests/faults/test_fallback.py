@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-import warnings
 from typing import Any
 
 import pytest
 
-from parallel_envs.engine import process, start_supervisor, supervisor_client
+from parallel_envs.engine import process, supervisor_client
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.testing import ScriptedEnv
 from tests.faults.broken_envs import LONG
@@ -57,25 +56,8 @@ def test_auto_falls_back_to_threads_and_says_why(make: Make, request: pytest.Fix
     witness = Witness(envs, **LONG)
     witness.reset()
     witness.step()
-
-
-@pytest.mark.usefixtures("obstacle")
-@pytest.mark.parametrize(("obstacle", "context"), OBSTACLES, indirect=["obstacle"])
-def test_processes_that_were_asked_for_and_cannot_be_are_an_error(make: Make, context: str) -> None:
-    with pytest.raises(WorkerStartError):
+    with pytest.raises(WorkerStartError):  # processes that were asked for, and cannot be
         make([ScriptedEnv] * 2, context=context)
-
-
-def test_the_error_says_why_there_are_no_processes(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(supervisor_client, "_current", None)
-        patch.setattr(subprocess, "Popen", refuse)
-        with pytest.raises(WorkerStartError, match=r"could not be started: .*Function not implemented"):
-            make([ScriptedEnv] * 2)
-    start_supervisor()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # and afterwards, "auto" is processes again
-        assert make([ScriptedEnv], backend="auto").backend == "process"
 
 
 def test_without_threads_too_everything_is_done_by_the_caller(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,9 +43,7 @@ def stopped_supervisor() -> Iterator[int]:
         os.kill(pid, signal.SIGCONT)
 
 
-# ---- a supervisor that is stopped --------------------------------------------------------------------
-
-
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("context", ["forkserver", "fork", "spawn"])
 def test_close_keeps_its_time_though_the_supervisor_is_stopped(make: Make, context: str) -> None:
     envs = make([SmallEnv] * 4, context=context)
@@ -56,6 +54,7 @@ def test_close_keeps_its_time_though_the_supervisor_is_stopped(make: Make, conte
     assert all(ends_within(pid, WAIT_SECONDS) for pid in pids)
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("context", ["forkserver", "fork", "spawn"])
 def test_a_start_keeps_its_deadline_though_the_supervisor_is_stopped(make: Make, context: str) -> None:
     other = make([SmallEnv])
@@ -94,7 +93,7 @@ def test_a_restart_keeps_the_time_of_the_step_though_the_supervisor_is_stopped(m
     assert step(envs)[3].tolist() == [True, False]
 
 
-def test_a_supervisor_that_was_silent_for_long_is_replaced_and_its_workers_go_on(
+def test_a_supervisor_silent_for_long_is_replaced_and_its_workers_go_on(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor_client, "_ANSWER_SECONDS", 4.0)
@@ -116,9 +115,6 @@ def test_a_supervisor_that_was_silent_for_long_is_replaced_and_its_workers_go_on
         step(envs)
     envs.close()
     supervisor_client._torn.pop().abandon()
-
-
-# ---- imports that take long ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -223,22 +219,3 @@ pool.close()
 def test_a_fork_server_that_was_killed_is_replaced_and_its_workers_go_on(tmp_path: Path) -> None:
     done = run_script(tmp_path, KILLED_FORK_SERVER, "forkserver")
     assert (done.stdout, done.stderr) == ("True [0, 0]\n", "")
-
-
-def test_many_threads_open_pools_at_the_same_time() -> None:
-    told: list[bool] = []
-
-    def open_some() -> None:
-        for _ in range(3):
-            pool = open_pool(2)
-            pids = [pool.call(worker, HOST, "build", 1, os.getpid) for worker in (0, 1)]
-            assert all(pool.wait(ticket, WAIT_SECONDS) for ticket in pids)
-            told.append([value_of(pool, pool.call(w, 1, "__int__"), w) for w in (0, 1)] == [pool.pid(0), pool.pid(1)])
-            pool.close()
-
-    threads = [threading.Thread(target=open_some) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_SECONDS * 2)
-    assert told == [True] * 12

@@ -118,15 +118,6 @@ def test_agents_in_processes_share_the_jobs_with_episodes(folder: Path) -> None:
     assert found.strategies == {"machina_1?num_agents=4": {f"agent_{n}": "process" for n in range(4)}}
 
 
-@pytest.mark.slow
-def test_several_missions_at_once(folder: Path) -> None:
-    (folder / "machina_2.py").write_text(MISSION, encoding="utf-8")
-    line = "cogames eval -m machina_1 -m machina_2 -p random --cogs 4 --episodes 2 --jobs 4 --parallel-policy"
-    _, found = run(folder, line)
-    assert len(found.worker_bytes) == 4, "episodes of both missions are played side by side"
-    assert len(returns(found)) == 4
-
-
 def test_some_agents_in_threads_others_in_processes(folder: Path) -> None:
     line = "cogames eval -m machina_1 -p random --cogs 4 --strategy agent_0=process --strategy agent_1=thread"
     _, found = run(folder, line)

@@ -7,14 +7,10 @@ collected last is learnt from at the end.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -31,7 +27,6 @@ from parallel_envs.learners.config import BadSettings, ParallelBlock, load_setti
 from parallel_envs.learners.loops import LoopOptions
 from parallel_envs.learners.loops.options import learning_workers
 from parallel_envs.learners.train import begin
-from parallel_envs.learners.updates import SequentialUpdates
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.testing import assert_same_batch
 from parallel_envs.wrappers import WrappedMultiAgentPolicy
@@ -161,35 +156,6 @@ def test_the_train_interval_is_for_agents_with_a_replay_buffer(name: str, interv
         assert learning_workers(LoopOptions(), made) == 2
 
 
-LARGE = PPOConfig(rollout_length=1024, minibatch_size=2048, hidden=(256, 256))
-UNLIKE = {"agent_0": PPO, "agent_1": PPO, "agent_2": DQN}
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "words", "mode"),
-    [
-        (PPO, {}, "fused"),
-        (DQN, {}, "fused"),
-        (UNLIKE, {}, "process"),
-        (UNLIKE, {"use_threads": True}, "thread"),
-        (UNLIKE, {"enabled": False}, "sequential"),
-        (LARGE, {}, "process"),
-        (PPO, {"enabled": False}, "fused"),
-        (PPO, {"parallel_training": False}, "sequential"),
-    ],
-)
-def test_updates_are_fused_where_that_is_quicker(algorithm: Any, words: Any, mode: str) -> None:
-    with learners(algorithm, parallel=changed(**words)) as made:
-        assert made.update_mode == mode
-
-
-def test_agents_that_do_not_say_their_train_interval_have_that_of_the_block() -> None:
-    own = {"agent_0": PPO, "agent_1": DQN, "agent_2": DQNConfig(train_interval=7)}
-    with learners(own, parallel=changed(train_interval=2)) as made:
-        configs: Any = [one.config for one in made.agents.values()]
-        assert (configs[0], configs[1].train_interval, configs[2].train_interval) == (PPO, 2, 7)
-
-
 def test_mistakes_in_the_block_are_named() -> None:
     misspelt: dict[str, Any] = {"parallel": {"trian_interval": 4}}
     twice: dict[str, Any] = {"parallel": config, "update_mode": "process"}
@@ -208,17 +174,16 @@ def test_mistakes_in_the_block_are_named() -> None:
 def test_the_results_are_the_same_when_parallelization_is_disabled(algorithm: Any, discrete: bool) -> None:
     """Sequential and parallel training come to the same: to the bit where actions are computed in the same way."""
     results = []
-    for words in ({}, {"use_threads": True}, {"enabled": False}):
+    for words in ({}, {"enabled": False}):
         parallel = changed(parallel_actions=False, **words)
         with learners(algorithm, discrete=discrete, parallel=parallel) as made:
             made.train(STEPS)
             results.append(weights(made))
     assert_same_batch(results[1], results[0])
-    assert_same_batch(results[2], results[0])
 
 
 def test_no_two_agents_share_a_buffer_or_a_network_and_snapshots_stay_as_they_were() -> None:
-    with learners(DQN, parallel=config) as made:
+    with learners(DQN, parallel=changed(use_threads=True)) as made:
         made.train(STEPS)
         agents: list[Any] = list(made.agents.values())
         snapshots = [agent.model.memory.state()["arrays"] for agent in agents]
@@ -235,43 +200,9 @@ def test_no_two_agents_share_a_buffer_or_a_network_and_snapshots_stay_as_they_we
             assert_same_batch(own, before)
 
 
-def test_collecting_goes_on_while_agents_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned, learning, stepped = threading.Event(), threading.Event(), threading.Event()
-    update, plan = SequentialUpdates.update, AgentLearner.plan
-
-    def noting(self: Any) -> Any:
-        found = plan(self)
-        if found is not None:
-            planned.set()
-        return found
-
-    def waiting(self: Any, plans: Any) -> Any:
-        if threading.current_thread() is not threading.main_thread():
-            learning.set()
-            assert stepped.wait(60), "no environment was stepped while agents learnt"
-        return update(self, plans)
-
-    monkeypatch.setattr(SequentialUpdates, "update", waiting)
-    monkeypatch.setattr(AgentLearner, "plan", noting)
-    with learners(UNLIKE, parallel=changed(parallel_training=False, use_threads=True)) as made:
-        step = made.envs.step
-
-        def told(actions: Any) -> Any:
-            if planned.is_set():  # what is to be learnt has been handed over: collect only once learning has begun
-                assert learning.wait(60), "nobody learns while environments are stepped"
-            result = step(actions)
-            if learning.is_set():
-                stepped.set()
-            return result
-
-        monkeypatch.setattr(made.envs, "step", told)
-        made.train(STEPS)
-    assert stepped.is_set()
-
-
 def test_agents_learn_every_train_interval() -> None:
     for async_learning in (False, True):
-        with learners(DQN, parallel=changed(async_learning=async_learning)) as made:
+        with learners(DQN, parallel=changed(async_learning=async_learning, use_threads=True)) as made:
             rounds: list[int] = []
             plan = AgentLearner.plan
             agent = made.agents["agent_1"]
@@ -287,94 +218,12 @@ def test_agents_learn_every_train_interval() -> None:
 
 @pytest.mark.parametrize("async_learning", [False, True])
 def test_what_was_collected_last_is_learnt_from_at_the_end(async_learning: bool) -> None:
-    with learners(PPO, parallel=changed(async_learning=async_learning)) as made:
+    with learners(PPO, parallel=changed(async_learning=async_learning, use_threads=True)) as made:
         made.train(STEPS)
         for one in made.agents.values():
             full = one.counters["rounds"] // PPO.rollout_length
             assert one.counters["updates"] == full > 0
             assert one.acting_version == full  # the newest weights act
-
-
-class Buffer:
-    """The user's own: what the plan's blocks subclass and read."""
-
-    def __init__(self, capacity: int) -> None:
-        self.states, self.actions = np.zeros(capacity), np.zeros(capacity)
-        self.rewards, self.dones = np.zeros(capacity), np.zeros(capacity)
-        self.size = self.idx = 0
-
-    def add(self, obs: Any, action: Any, reward: Any, done: Any) -> None:
-        for name, value in {"states": obs, "actions": action, "rewards": reward, "dones": done}.items():
-            getattr(self, name)[self.idx] = value
-        self.idx = (self.idx + 1) % len(self.states)
-        self.size = min(self.size + 1, len(self.states))
-
-    def sample(self, batch_size: int) -> Any:
-        rows = np.random.default_rng(0).integers(self.size, size=batch_size)
-        return self.states[rows], self.actions[rows], self.rewards[rows], self.dones[rows]
-
-
-class ThreadSafeBuffer(Buffer):
-    def __init__(self, *args, **kwargs):  # type: ignore[no-untyped-def]
-        super().__init__(*args, **kwargs)
-        self._lock = Lock()  # Each buffer instance has its own lock
-
-    def add(self, obs, action, reward, done):  # type: ignore[no-untyped-def]
-        with self._lock:  # Protects writes during collection
-            super().add(obs, action, reward, done)
-
-    def sample(self, batch_size):  # type: ignore[no-untyped-def]
-        with self._lock:  # Protects reads during training
-            return super().sample(batch_size)
-
-    def get_buffer_snapshot(self):  # type: ignore[no-untyped-def]
-        """Create a snapshot of THIS agent's buffer (not shared)."""
-        return {
-            "states": self.states.copy(),
-            "actions": self.actions.copy(),
-            "rewards": self.rewards.copy(),
-            "dones": self.dones.copy(),
-            "size": self.size,
-            "idx": self.idx,
-        }
-
-
-def test_a_memory_that_is_written_to_by_another_thread_holds_whole_steps_only() -> None:
-    """The plan's own class, and `agents[i].model.memory` of learners."""
-    own: Any = ThreadSafeBuffer(64)  # type: ignore[no-untyped-call]  # as it is printed
-    with learners(DQN, parallel=config) as made:
-        made.begin()
-        made.step()
-        memory: Any = made.agents["agent_0"].model.memory
-        done = threading.Event()
-
-        def collect() -> None:
-            for number in range(400):
-                value = np.full((ROWS, 2), number % 7 / 7, np.float32)
-                flags, actions = np.zeros(ROWS, np.bool_), np.full(ROWS, number % 2)
-                memory.add(value, actions, value[:, 0], flags, flags, value, ~flags)
-                for _ in range(5):
-                    own.add(number, number, number, number)
-            done.set()
-
-        own.add(1, 1, 1, 1)
-        writer = threading.Thread(target=collect)
-        writer.start()
-        while not done.is_set():
-            batch = memory.state()["arrays"]
-            lived = batch["observations0"][2 * ROWS :]
-            np.testing.assert_array_equal(lived[:, 0], batch["rewards"][2 * ROWS :])
-            parts = own.sample(16)
-            assert all((part == parts[0]).all() for part in parts)
-        writer.join()
-
-
-def test_a_snapshot_of_the_plans_buffer_stays_as_it_was() -> None:
-    buffer: Any = ThreadSafeBuffer(4)  # type: ignore[no-untyped-call]  # as it is printed
-    buffer.add(1, 2, 3, 0)
-    snapshot = buffer.get_buffer_snapshot()
-    buffer.add(5, 6, 7, 1)
-    assert (snapshot["states"].tolist(), snapshot["size"]) == ([1, 0, 0, 0], 1)
 
 
 class Thing:
@@ -473,24 +322,3 @@ def test_a_turn_with_actions_side_by_side_is_the_sequential_one(strategy: str) -
         assert environment.world.map[0].moved == 5
         played.append([agent.memory for agent in environment.agents])
     assert_same_batch(played[1], played[0])
-
-
-SPAWN = """
-import torch.multiprocessing as mp
-mp.set_start_method('spawn', force=True)  # Required for CUDA
-
-from parallel_envs.learners import IndependentLearners
-from parallel_envs.multiagent import MultiAgentEnvManager
-from tests.seeds.test_learning_while_collecting import UNLIKE, Gathering
-
-with MultiAgentEnvManager([Gathering] * 2, backend="serial") as envs:
-    with IndependentLearners(envs, UNLIKE, update_mode="process", workers=2) as learners:
-        learners.train(96)
-        print(mp.get_start_method(), [one.counters["updates"] > 0 for one in learners.agents.values()])
-"""
-
-
-@pytest.mark.slow
-def test_the_start_method_of_torch_may_be_set() -> None:
-    ran = subprocess.run([sys.executable, "-c", SPAWN], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stdout) == (0, "spawn [True, True, True]\n"), ran.stderr

@@ -18,7 +18,7 @@ import yaml
 from gymnasium.spaces import Box
 
 import parallel_envs.learners
-from parallel_envs import EnvError, ParallelEnvManager
+from parallel_envs import ParallelEnvManager
 from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.run_folder import newest_checkpoint, read_metrics
 from parallel_envs.meta import make_env, make_parallel_env
@@ -227,15 +227,6 @@ def test_environments_of_a_family_agree_on_its_tasks(family: str) -> None:
         env.close()
 
 
-def test_numbers_may_be_given_alone() -> None:
-    assert not hasattr(make_env("GridNavi-v0", 2), "eval_tasks")
-    assert not hasattr(make_env("GridNavi-v0", 2, num_eval_tasks=4), "train_tasks")
-    assert len(make_env("GridNavi-v0", 2, num_train_tasks=21).train_tasks) == 21
-    assert len(make_env(GridNaviEnv, 2, num_train_tasks=4, num_eval_tasks=2).eval_tasks) == 2
-    env: Any = make_env(Numbered, 2, num_train_tasks=5)
-    assert (env.unwrapped.numbers, hasattr(env, "train_tasks")) == ((5, None), False)
-
-
 class Numbered(gym.Env[Any, Any]):
     """A family that parts its tasks itself."""
 
@@ -244,21 +235,6 @@ class Numbered(gym.Env[Any, Any]):
 
     def __init__(self, num_train_tasks: int, num_eval_tasks: int | None = None) -> None:
         self.numbers = num_train_tasks, num_eval_tasks
-
-
-@pytest.mark.parametrize(
-    ("env_id", "numbers", "words"),
-    [
-        ("GridNavi-v0", {"num_train_tasks": 20, "num_eval_tasks": 2}, "22 tasks are wanted of `GridNavi-v0`"),
-        ("GridNavi-v0", {"num_train_tasks": 0}, "num_train_tasks=0"),
-        ("CartPole-v1", {"num_train_tasks": 2}, "'CartPole-v1' does not say what its tasks are"),
-    ],
-)
-def test_numbers_that_cannot_be_are_refused(env_id: str, numbers: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        make_env(env_id, 2, **numbers)
-    with pytest.raises((ValueError, EnvError), match=words):
-        make_parallel_env(env_id, 2, num_workers=1, manager_options={"backend": "serial"}, **numbers)
 
 
 def test_an_id_that_the_user_has_registered_goes_first() -> None:
@@ -371,17 +347,3 @@ def test_the_command_trains_with_the_printed_configuration(config: Path, tmp_pat
     assert [line["rollouts"] for line in read_metrics(folder)] == [12, 24]
     done = command("--resume", folder, config)
     assert (done.exit_code, "was given beside a meta-RL run" in done.output) == (2, True), done.output
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["env.num_train_task=3"], "`env.num_train_task` is unknown. Did you mean `num_train_tasks`?"),
-        (["env.env_type=metta"], "`env.env_type: metta` is unknown. Did you mean `meta`?"),
-        (["seed=1", "seed=2"], "The override 'seed=2' would undo 'seed=1'"),
-        (["seed"], "No such file"),
-    ],
-)
-def test_mistakes_are_named(config: Path, words: list[str], told: str) -> None:
-    done = command(config, *words) if "=" in words[0] else command(config.parent / words[0])
-    assert (done.exit_code, told in done.output) == (2, True), done.output

@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.spaces import GraphInstance
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from parallel_envs.testing import InfoKind, RewardKind, ScriptedEnv, check_vector_env
+from parallel_envs.testing import (
+    InfoKind,
+    RewardKind,
+    ScriptedEnv,
+    assert_same_batch,
+    check_vector_env,
+    first_difference,
+)
 
 MODES = ("NextStep", "SameStep", "Disabled")
 
@@ -113,19 +121,106 @@ def test_an_env_that_is_not_deterministic_does_not_pass() -> None:
         check_vector_env(RandomEnv, 0, 3, backend="serial")
 
 
-def test_both_are_closed_after_a_failure() -> None:
-    closed = []
-
-    class ClosingEnv(ScriptedEnv):
-        def close(self) -> None:
-            closed.append(self)
-
-    with pytest.raises(AssertionError):
-        check_vector_env(ClosingEnv, 0, 8, make_vector=partial(SpoiltVector, spoil=added(0, (2, 1))))
-    assert len(closed) == 6
-
-
 @pytest.mark.parametrize("make", ["CartPole-v1", [], 3, [3]])
 def test_what_makes_no_env_is_refused(make: Any) -> None:
     with pytest.raises(TypeError, match=r"makes no env\. Give a function"):
         check_vector_env(make)
+
+
+class ResetCountingEnv(ScriptedEnv):
+    """Its episodes depend on how many came before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_resets = 0
+
+    def reset(self, **arguments: Any) -> Any:
+        self.num_resets += 1
+        observation, info = super().reset(**arguments)
+        return observation + self.num_resets, info
+
+
+def test_an_env_that_counts_its_resets_gets_a_warning() -> None:
+    with pytest.warns(
+        UserWarning, match=r"(?s)ResetCounting.*reset a second time with seed 3.*calls\]\[0\]\[0\]"
+    ) as warned:
+        check_vector_env(ResetCountingEnv, 3, 10, make_vector=SyncVectorEnv)
+    assert [one.filename for one in warned] == [__file__]
+
+
+NAN = float("nan")
+
+
+def objects(*values: Any) -> Any:
+    array = np.full(len(values), None, object)
+    for index, value in enumerate(values):
+        array[index] = value
+    return array
+
+
+def graph(value: float) -> GraphInstance:
+    return GraphInstance(np.full((2, 1), value), None, None)
+
+
+SAME = [
+    1,
+    -0.0,
+    NAN,
+    np.float32("nan"),
+    "text",
+    None,
+    np.array([1.0, NAN]),
+    np.array([1 + 2j, complex(NAN, 1)]),
+    np.zeros((0, 3)),
+    np.array(["a", "b"]),
+    np.array(["2020-01-01", "NaT"], "datetime64[D]"),
+    objects({"a": np.arange(2)}, None, (1, NAN)),
+    {"a": (1, [2.0, "x"]), 3: {}},
+    graph(1.0),
+]
+
+# Pairs that differ, and where.
+DIFFERENT: list[tuple[Any, Any, tuple[Any, ...]]] = [
+    (1, 1.0, ()),
+    (1, True, ()),
+    (1.0, np.float64(1.0), ()),
+    (0.0, -0.0, ()),
+    (NAN, 1.0, ()),
+    ("a", "b", ()),
+    (None, 0, ()),
+    ([1], (1,), ()),
+    ([1, 2], [1], ()),
+    (np.zeros(2), np.zeros(2, np.float32), ()),
+    (np.zeros(2), np.zeros((2, 1)), ()),
+    (np.zeros(1), 0.0, ()),
+    (np.array([1.0, 0.0]), np.array([1.0, -0.0]), (1,)),
+    (np.array([[1, 2], [3, 4]]), np.array([[1, 2], [3, 5]]), (1, 1)),
+    (np.array([NAN, 1.0]), np.array([NAN, NAN]), (1,)),
+    (np.array(["a"]), np.array(["b"]), (0,)),
+    (objects(None, {"a": 1}), objects(None, {"a": 2}), (1, "a")),
+    ({"a": 1}, {"a": 1, "b": 2}, ()),
+    ({"a": {"b": (1, 2)}}, {"a": {"b": (1, 3)}}, ("a", "b", 1)),
+    (graph(1.0), graph(2.0), (0, 0, 0)),
+    (graph(1.0), tuple(graph(1.0)), ()),
+]
+
+
+@pytest.mark.parametrize("value", SAME, ids=repr)
+def test_a_value_is_the_same_as_itself(value: Any) -> None:
+    assert_same_batch(value, value)
+
+
+@pytest.mark.parametrize(("one", "other", "path"), DIFFERENT, ids=repr)
+def test_a_difference_is_found_where_it_is(one: Any, other: Any, path: tuple[Any, ...]) -> None:
+    for actual, expected in ((one, other), (other, one)):
+        difference = first_difference(actual, expected)
+        assert difference is not None
+        assert difference.path == path
+
+
+def test_the_error_shows_place_and_values() -> None:
+    with pytest.raises(AssertionError, match=r"\['a'\]\[1\]: .*3.* instead of .*2"):
+        assert_same_batch({"a": np.array([1, 3])}, {"a": np.array([1, 2])})
+    with pytest.raises(AssertionError, match=r"missing keys \[\"'b'\"\], unexpected keys \[\"'c'\"\]"):
+        assert_same_batch({"a": 1, "c": 2}, {"a": 1, "b": 2})
+    assert_same_batch({"a": 1, "b": 2}, {"b": 2, "a": 1})

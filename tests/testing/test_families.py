@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,7 +13,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from parallel_envs import ParallelEnvManager
-from parallel_envs.tasks import UniformTasks
+from parallel_envs.multiagent import MultiAgentEnvManager
+from parallel_envs.multiagent.by_name import env_factory
 from parallel_envs.testing import (
     BanditEnv,
     GridNaviEnv,
@@ -26,6 +24,7 @@ from parallel_envs.testing import (
     assert_same_batch,
     check_vector_env,
 )
+from parallel_envs.testing.matrix_games import CLIMBING, MatrixGame, climbing, penalty
 
 FAMILIES: list[Any] = [BanditEnv, TabularMDPEnv, GridNaviEnv, PointRobotEnv]
 SMALL: list[tuple[Any, dict[str, int]]] = [
@@ -63,9 +62,6 @@ def returned(results: list[Any]) -> float:
     return float(sum(result[1] for result in results[1:]))
 
 
-# ---- every family --------------------------------------------------------------------------------
-
-
 @says_nothing
 @pytest.mark.parametrize(
     "make", [*FAMILIES, *(partial(family, **size) for family, size in SMALL), partial(PointRobotEnv, sparse=False)]
@@ -92,15 +88,6 @@ def test_same_seed_and_task_same_episode_whatever_was_played_before(family: Any)
             env.reset_task(first)
         courses.append(episode(env, actions))
     assert_same_batch(courses[0], courses[1])
-
-
-@pytest.mark.parametrize("family", [BanditEnv, TabularMDPEnv])
-def test_another_seed_another_episode(family: Any) -> None:
-    env = family()
-    returns = [
-        [returned(episode(env, [0], seed=seed)), *(returned(episode(env, [0])) for _ in range(30))] for seed in (0, 1)
-    ]
-    assert returns[0] != returns[1]
 
 
 @every_family
@@ -132,14 +119,6 @@ def test_tasks_follow_from_the_seed_alone(family: Any) -> None:
     assert pickle.loads(pickle.dumps(one[0])) == one[0]
 
 
-@pytest.mark.parametrize(("family", "size"), SMALL)
-def test_drawn_tasks_are_accepted_and_told(family: Any, size: dict[str, int]) -> None:
-    env = family(**size)
-    for task in env.sample_tasks(20, seed=3, **size):
-        env.reset_task(task)
-        assert env.get_task() == task
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -158,8 +137,6 @@ def test_sizes_without_an_env_are_refused(make: partial[Any]) -> None:
     with pytest.raises(ValueError, match=rf"{name}={value} .*\. Give "):
         make()
 
-
-# ---- what is not a task --------------------------------------------------------------------------
 
 ROWS = np.full((10, 5, 10), 0.1)
 MEANS = np.ones((10, 5))
@@ -205,70 +182,12 @@ def test_what_is_not_a_task_is_refused(family: Any, task: Any, text: str) -> Non
     assert env.get_task() == before
 
 
-# ---- bandits -------------------------------------------------------------------------------------
-
-
-def test_an_arm_pays_as_often_as_it_says() -> None:
-    env = with_task(partial(BanditEnv, 3), (0.0, 0.3, 1.0))
-    env.reset(seed=0)
-    means = [np.mean([returned(episode(env, [arm])) for _ in range(2000)]) for arm in range(3)]
-    assert means[0] == 0.0
-    assert means[1] == pytest.approx(0.3, abs=0.04)
-    assert means[2] == 1.0
-
-
-def test_random_pulls_win_half_of_the_time() -> None:
-    env, random = BanditEnv(), np.random.default_rng(0)
-    env.reset(seed=0)
-    rewards = []
-    for task in BanditEnv.sample_tasks(300, seed=0):
-        env.reset_task(task)
-        rewards += [returned(episode(env, [arm])) for arm in random.integers(5, size=10)]
-    assert np.mean(rewards) == pytest.approx(0.5, abs=0.04)
-
-
-# ---- tabular MDPs --------------------------------------------------------------------------------
-
-
 def chain() -> TabularMDP:
     """Action 0 goes round through three states, action 1 stays; each pair has a mean of its own."""
     transitions = np.zeros((3, 2, 3))
     for state in range(3):
         transitions[state, 0, (state + 1) % 3] = transitions[state, 1, state] = 1.0
     return TabularMDP(transitions, np.arange(6.0).reshape(3, 2) * 100)
-
-
-def test_certain_transitions_are_followed_and_rewards_are_of_the_state_acted_in() -> None:
-    env = with_task(partial(TabularMDPEnv, 3, 2, horizon=6), chain())
-    results = episode(env, [0, 0, 1, 0, 0, 1], seed=0)
-    assert [int(result[0].argmax()) for result in results] == [0, 1, 2, 2, 0, 1, 1]
-    assert all(result[0].sum() == 1.0 for result in results)
-    assert [result[1] for result in results[1:]] == pytest.approx([0, 200, 500, 400, 0, 300], abs=6.0)
-
-
-def test_rewards_vary_around_their_mean_with_deviation_1() -> None:
-    env = with_task(partial(TabularMDPEnv, 1, 1, horizon=4000), TabularMDP(np.ones((1, 1, 1)), np.full((1, 1), 2.5)))
-    rewards = [result[1] for result in episode(env, [0], seed=0)[1:]]
-    assert np.mean(rewards) == pytest.approx(2.5, abs=0.08)
-    assert np.std(rewards) == pytest.approx(1.0, abs=0.06)
-
-
-def test_next_states_come_as_often_as_the_task_says() -> None:
-    transitions = np.broadcast_to([0.2, 0.0, 0.5, 0.3], (4, 1, 4))
-    env = with_task(partial(TabularMDPEnv, 4, 1, horizon=4000), TabularMDP(transitions, np.zeros((4, 1))))
-    visits = np.sum([result[0] for result in episode(env, [0], seed=0)[1:]], axis=0) / 4000
-    assert visits == pytest.approx([0.2, 0.0, 0.5, 0.3], abs=0.04)
-    assert visits[1] == 0.0
-
-
-def test_random_play_earns_100_in_ten_episodes() -> None:
-    # The figure of Duan et al. 2016 for a random agent: mean rewards are 1 on average, over 10 x 10 steps.
-    totals, random = [], np.random.default_rng(0)
-    for seed, task in enumerate(TabularMDPEnv.sample_tasks(60, seed=0)):
-        env = with_task(TabularMDPEnv, task)
-        env.reset(seed=seed)
-        totals.append(sum(returned(episode(env, list(random.integers(5, size=10)))) for _ in range(10)))
-    assert np.mean(totals) == pytest.approx(100.0, abs=8.0)
 
 
 def test_mdps_are_equal_in_all_numbers_and_changed_by_none_but_their_owner() -> None:
@@ -285,8 +204,6 @@ def test_mdps_are_equal_in_all_numbers_and_changed_by_none_but_their_owner() -> 
     assert one not in (other, TabularMDP(one.transitions, other.rewards), TabularMDP(other.transitions, one.rewards), 1)
 
 
-# ---- the grid ------------------------------------------------------------------------------------
-
 STAY, UP, RIGHT, DOWN, LEFT = range(5)
 
 
@@ -300,49 +217,11 @@ def test_the_oracle_earns_11_07_on_average() -> None:
     assert (min(returns), max(returns)) == pytest.approx((7.3, 13.9))
 
 
-def test_every_cell_but_the_start_and_its_neighbours_is_a_goal_and_drawn() -> None:
-    cells = {(x, y) for x in range(5) for y in range(5)}
-    assert cells - set(GridNaviEnv.all_tasks()) == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    assert set(GridNaviEnv.sample_tasks(300)) == set(GridNaviEnv.all_tasks())
-
-
-@pytest.mark.parametrize(
-    ("actions", "cells"),
-    [
-        ([STAY, UP, RIGHT, DOWN, LEFT], [(0, 0), (0, 1), (1, 1), (1, 0), (0, 0)]),
-        ([DOWN, LEFT], [(0, 0), (0, 0)]),
-        ([UP, UP, UP, RIGHT, RIGHT, RIGHT], [(0, 1), (0, 2), (0, 2), (1, 2), (2, 2), (2, 2)]),
-    ],
-)
-def test_moves_end_at_the_walls(actions: list[int], cells: list[tuple[int, int]]) -> None:
-    env = GridNaviEnv(size=3)
-    env.reset(seed=0)
-    assert [tuple(env.step(action)[0]) for action in actions] == cells
-
-
 def test_the_goal_pays_as_long_as_it_is_stood_on() -> None:
     env = with_task(GridNaviEnv, (2, 0))
     env.reset(seed=0)
     seen = [(env.step(action)[1], env.is_goal_state()) for action in (RIGHT, RIGHT, STAY, LEFT, RIGHT)]
     assert seen == [(-0.1, False), (1.0, True), (1.0, True), (-0.1, False), (1.0, True)]
-
-
-@pytest.mark.parametrize("task", [[3, 2], np.array([3, 2]), (np.int64(3), np.int32(2)), (3.0, 2.0)])
-def test_a_goal_may_come_in_any_form_of_whole_numbers(task: Any) -> None:
-    told = with_task(GridNaviEnv, task).get_task()
-    assert told == (3, 2)
-    assert [type(number) for number in told] == [int, int]
-
-
-# ---- the point -----------------------------------------------------------------------------------
-
-
-def test_point_goals_are_on_the_upper_half_of_the_unit_circle() -> None:
-    goals = np.array(PointRobotEnv.sample_tasks(200))
-    assert np.hypot(*goals.T) == pytest.approx(1.0)
-    assert goals[:, 1].min() >= 0.0
-    assert goals[:, 0].min() < -0.9
-    assert goals[:, 0].max() > 0.9
 
 
 @pytest.mark.parametrize(
@@ -364,9 +243,6 @@ def test_moves_are_cut_off_and_the_furthest_point_is_in_the_observation_space(ho
     assert all(env.observation_space.contains(result[0]) for result in results)
 
 
-# ---- in a manager --------------------------------------------------------------------------------
-
-
 @every_family
 @pytest.mark.parametrize("backend", ["serial", "process"])
 def test_every_env_of_a_manager_plays_its_own_task_as_in_gymnasium(family: Any, backend: Any) -> None:
@@ -381,17 +257,49 @@ def test_every_env_of_a_manager_plays_its_own_task_as_in_gymnasium(family: Any, 
         check_vector_env(family, 0, 40, backend=backend)
 
 
-def test_a_task_source_draws_goals_for_episodes() -> None:
-    source = UniformTasks(GridNaviEnv.all_tasks(), seed=2)
-    with ParallelEnvManager([GridNaviEnv] * 2, backend="serial", task_source=source) as envs:
-        envs.reset(seed=0)
-        assert envs.get_tasks() == [source.task_for(env, 0).value for env in range(2)]
+def played(game: MatrixGame, row: int, column: int) -> list[Any]:
+    """All steps of an episode in which both always do the same."""
+    game.reset(seed=0)
+    steps = []
+    while game.agents:
+        steps.append(game.step({"row": row, "column": column}))
+    return steps
 
 
-# ---- imports -------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("game", "row", "column", "best"),
+    [
+        (climbing(), 0, 0, 275.0),
+        (climbing(), 1, 1, 175.0),
+        (penalty(), 0, 2, 250.0),
+        (penalty(), 2, 0, 250.0),
+        (penalty(k=-100.0), 2, 2, -2500.0),
+    ],
+)
+def test_returns_of_25_rounds(game: MatrixGame, row: int, column: int, best: float) -> None:
+    steps = played(game, row, column)
+    assert sum(rewards["row"] for _, rewards, *_ in steps) == best
+    assert [truncated["row"] for *_, truncated, _ in steps] == [False] * 24 + [True]
+    assert not any(terminated["row"] for _, _, terminated, *_ in steps)
 
 
-def test_the_families_bring_in_no_simulator() -> None:
-    script = "import sys, parallel_envs.testing; sys.exit(bool({'mujoco', 'torch'} & set(sys.modules)))"
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    assert subprocess.run([sys.executable, "-c", script], env=environ, check=False).returncode == 0
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_it_is_a_pettingzoo_environment() -> None:
+    from pettingzoo.test import parallel_api_test  # late: it warns of much that is not ours
+
+    parallel_api_test(climbing(), num_cycles=60)
+
+
+def test_it_is_found_by_name() -> None:
+    factory = env_factory("parallel_envs.testing.matrix_games:penalty", {"k": -5.0})
+    with MultiAgentEnvManager([factory] * 2, backend="serial") as envs:
+        observations, _ = envs.reset(seed=0)
+        np.testing.assert_array_equal(observations["row"], [[1.0], [1.0]])
+        _, rewards, *_ = envs.step({"row": np.array([0, 2]), "column": np.array([0, 0])})
+    np.testing.assert_array_equal(rewards["column"], [-5.0, 10.0])
+
+
+@pytest.mark.parametrize(("payoffs", "num_rounds"), [((1, 2), 3), ((), 3), (CLIMBING, 0)])
+def test_what_is_no_game_is_refused(payoffs: Any, num_rounds: int) -> None:
+    with pytest.raises(ValueError, match=r"payoffs=.* is no matrix|num_rounds=0"):
+        MatrixGame(payoffs, num_rounds)

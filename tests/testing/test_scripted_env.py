@@ -7,14 +7,18 @@ import sys
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
-from gymnasium import spaces
-from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel_envs.testing import InfoKind, RewardKind, ScriptedEnv, assert_same_batch
+from parallel_envs.testing import (
+    FAULTS_AT,
+    Fault,
+    FaultyEnv,
+    Moment,
+    ScriptedEnv,
+    assert_same_batch,
+)
 from tests.strategies import scripted_factories
 
 Env = gym.Env[Any, Any]
@@ -63,65 +67,6 @@ def test_another_seed_other_options_or_the_next_episode_are_another_course() -> 
     assert len({observation.tobytes() for observation in courses[0]}) == 3
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [(0, 1), (np.int64(1), np.int32(1)), (np.ones(1, np.float32), np.ones(1)), ("a", "b"), ((), (0,))]
-)
-def test_another_action_another_observation(one: Any, other: Any) -> None:
-    results = []
-    for action in (one, other):
-        env = ScriptedEnv(episode_lengths=[9])
-        env.reset(seed=0)
-        env.step(action)
-        results.append(env.step(0)[0])
-    assert not np.array_equal(results[0], results[1])
-
-
-def test_episodes_end_as_they_were_told() -> None:
-    env = ScriptedEnv(episode_lengths=(1, 2), endings=("terminated", "truncated", "both"))
-    env.reset(seed=0)
-    seen = []
-    for _ in range(6):
-        length, ending = 1, env.step(0)
-        while not (ending[2] or ending[3]):
-            length, ending = length + 1, env.step(0)
-        seen.append((length, ending[2], ending[3]))
-        env.reset()
-    endings = [(True, False), (False, True), (True, True)]
-    assert seen == [(1 + episode % 2, *endings[episode % 3]) for episode in range(6)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "form"),
-    [
-        (RewardKind.FLOAT, float),
-        (RewardKind.INTEGER, int),
-        (RewardKind.SCALAR, np.float32),
-        (RewardKind.ARRAY, np.ndarray),
-    ],
-)
-def test_rewards_have_the_form_asked_for(kind: RewardKind, form: type) -> None:
-    env = ScriptedEnv(rewards=[kind])
-    env.reset(seed=0)
-    assert type(env.step(0)[1]) is form
-
-
-def test_infos_are_empty_unless_asked_for_and_keys_flicker() -> None:
-    check_env(ScriptedEnv(render_mode="rgb_array"), skip_render_check=True)
-    assert [result[-1] for result in course(ScriptedEnv(), [0, 0])] == [{}, {}, {}]
-    env = ScriptedEnv(infos=[InfoKind.FLICKERING], episode_lengths=[100])
-    assert len({frozenset(result[-1]) for result in course(env, [0] * 50)}) > 3
-
-
-def test_reused_buffers_are_overwritten() -> None:
-    space = spaces.Dict(a=spaces.Box(0, 1, (2,)), b=spaces.Tuple([spaces.Box(0, 1, (3,))]))
-    env = ScriptedEnv(space, infos=[InfoKind.ARRAYS], reuse_buffers=True)
-    observation, info = env.reset(seed=0)
-    later, *_, later_info = env.step(0)
-    assert observation["a"] is later["a"]
-    assert observation["b"][0] is later["b"][0]
-    assert info is later_info
-
-
 @slow
 @given(factory=scripted_factories())
 def test_reused_buffers_hold_the_same_values(factory: Any) -> None:
@@ -167,3 +112,65 @@ print(env.reset(seed=3, options={"b": "x", "a": None}), env.step("left"), env.st
         for salt in ("1", "2")
     ]
     assert runs[0] == runs[1] != ""
+
+
+RAISING: dict[Fault, tuple[type[BaseException], str]] = {
+    Fault.EXCEPTION: (ValueError, "injected"),
+    Fault.UNPICKLABLE_EXCEPTION: (Exception, "injected"),
+    Fault.TWO_ARGUMENT_EXCEPTION: (Exception, "injected"),
+    Fault.SYSTEM_EXIT: (SystemExit, "17"),
+}
+LIVE = [moment for moment in Moment if moment is not Moment.IDLE]
+
+
+def live_through(env: FaultyEnv) -> None:
+    """All moments but the constructor, in order."""
+    env.reset(seed=0)
+    ended = False
+    while not ended:
+        _, _, terminated, truncated, _ = env.step(0)
+        ended = terminated or truncated
+    env.poke()
+    env.reset()
+    env.step(0)
+    env.close()
+
+
+def make_and_live(fault: Fault, moment: Moment, **settings: Any) -> None:
+    live_through(FaultyEnv(fault, moment, **settings))
+
+
+@pytest.mark.parametrize("moment", LIVE)
+@pytest.mark.parametrize("fault", RAISING)
+def test_errors_are_raised_at_their_moment(fault: Fault, moment: Moment) -> None:
+    error, text = RAISING[fault]
+    with pytest.raises(error, match=text):
+        make_and_live(fault, moment)
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_the_occurrence_is_counted_and_before_it_the_env_is_a_scripted_env(at: int) -> None:
+    env, sound = (
+        FaultyEnv(Fault.EXCEPTION, Moment.STEP, at=at, episode_lengths=[100]),
+        ScriptedEnv(episode_lengths=[100]),
+    )
+    assert_same_batch(env.reset(seed=0), sound.reset(seed=0))
+    for _ in range(at - 1):
+        assert_same_batch(env.step(1), sound.step(1))
+    with pytest.raises(ValueError, match="injected"):
+        env.step(0)
+    env.step(0)
+    make_and_live(Fault.SLEEP, Moment.STEP, seconds=0.0)  # as long as it was told to
+
+
+@pytest.mark.parametrize(
+    ("fault", "moment"),
+    [
+        *((fault, moment) for moment in Moment for fault in Fault if fault not in FAULTS_AT[moment]),
+        ("sigbus", "step"),
+        ("sigkill", "lunch"),
+    ],
+)
+def test_what_cannot_happen_and_unknown_words_are_refused(fault: Any, moment: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{fault}.*{moment}|'sigbus'|'lunch'"):
+        FaultyEnv(fault, moment)

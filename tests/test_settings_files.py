@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pydoc
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import BaseModel
+from typer.testing import CliRunner
 
-from parallel_envs.yaml_files import content_of, settings_in, value_of
+from parallel_envs.field_texts import documents_fields, fields_of, texts_of
+from parallel_envs.yaml_files import content_of, settings_in
 
 
 class Mistake(Exception):
@@ -54,9 +59,7 @@ def test_settings_are_what_the_file_says(text: str, settings: Any, tmp_path: Pat
         (b"a: b\0", "holds str|not allowed|unacceptable"),
     ],
 )
-def test_what_is_wrong_is_the_readers_mistake_and_names_the_file(
-    tmp_path: Path, content: bytes | None, said: str
-) -> None:
+def test_what_is_wrong_is_told_with_the_file(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "a.yaml"
     if content is not None:
         path.write_bytes(content)
@@ -95,9 +98,87 @@ def test_aliases_are_counted_as_what_they_stand_for(tmp_path: Path) -> None:
     assert settings_in(path, Mistake)  # fifty blocks within one another are read
 
 
-def test_a_line_of_three_dots_says_nothing() -> None:
-    for left_out in ("  ...", "...", "  ...   # and so on"):
-        text = f"env:\n  name: a\ntrain:\n  steps: 3\n{left_out}\nseed: 1\n"
-        assert value_of(text, "it", Mistake) == {"env": {"name": "a"}, "train": {"steps": 3}, "seed": 1}
-    with pytest.raises(Mistake, match=r"(?s)it is not YAML.*line 5"):
-        value_of("a:\n  b: 2\n  ...\nc: [\n", "it", Mistake)
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """Plain words."""
+
+    first: int
+    """The first
+    of all."""
+    second: tuple[int, ...] = (1,)
+    third: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """The third."""
+
+
+@documents_fields
+@dataclasses.dataclass(frozen=True)
+class Child(Plain):
+    """A child's words."""
+
+    second: tuple[int, ...] = (2,)
+    """Now told."""
+
+
+class Model(BaseModel):
+    """A model."""
+
+    first: Annotated[int, "more"]
+    """Told."""
+    second: list[int] = []
+
+
+def test_texts_are_those_below_the_fields_with_those_that_are_inherited() -> None:
+    assert texts_of(Plain) == {"first": "The first of all.", "third": "The third."}
+    assert texts_of(Child) == {"first": "The first of all.", "second": "Now told.", "third": "The third."}
+    assert texts_of(int) == {}
+    made = dataclasses.make_dataclass("Made", [("one", int, 3)])  # without source
+    assert [(one.name, one.text) for one in fields_of(made)] == [("one", "")]
+
+
+def test_help_shows_the_text_of_each_field() -> None:
+    told = pydoc.plain(pydoc.render_doc(Child))
+    for line in (
+        "A child's words.",
+        "first (int): The first of all.",
+        "second (list of int, by default (2,)): Now told.",
+    ):
+        assert line in told
+    assert Child.__doc__ is Child.__doc__  # put together once
+
+
+def listed(*names: str, columns: int = 70, exit_code: int = 0) -> str:
+    from parallel_envs import cli
+
+    done = CliRunner().invoke(cli.app, ["train", "--list", *names], env={"COLUMNS": str(columns)})
+    assert done.exit_code == exit_code, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("columns", [70, 200])
+def test_all_settings_are_listed_with_default_type_and_meaning(columns: int) -> None:
+    pytest.importorskip("torch")
+    from parallel_envs.cli.train import _sections
+    from parallel_envs.learners.agent import configs_by_name
+    from parallel_envs.learners.config import ParallelBlock, TrainSettings
+
+    told, sections = listed(columns=columns), _sections()
+    assert max(map(len, told.splitlines())) <= columns
+    assert list(sections) == ["run", "env", "parallel", *configs_by_name()]
+    shown = {field.name for name in ("run", "env") for field in sections[name][1]}
+    assert shown == TrainSettings.model_fields.keys()
+    assert {field.name for field in sections["parallel"][1]} == ParallelBlock.model_fields.keys()
+    for _, fields in sections.values():
+        for field in fields:
+            assert field.text, f"{field.name} has no text below it"
+            assert f" {field.name} " in told
+
+
+def test_the_settings_of_one_section_that_there_is() -> None:
+    pytest.importorskip("torch")
+    told = listed("ppo")
+    assert "clip_range = 0.2" in told
+    assert '"mlp", "cnn" or "gru"' in told
+    assert "buffer_size" not in told
+    assert "buffer_size = 50000" in listed("dqn")
+    told = listed("poo", columns=200, exit_code=2)
+    assert "'poo' is no section of settings. Choose from run, env, parallel, ppo, dqn, sac. Did you mean 'ppo'?" in told

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
-from parallel_envs.engine import Call, WorkerPool
+from parallel_envs.engine import Call, PoolSettings, SharedBlock, WorkerPool, open_pool
 from parallel_envs.engine.channel import Outbox
 from parallel_envs.engine.interrupts import delay_ctrl_c
-from parallel_envs.engine.messages import COMPLETION
 from parallel_envs.engine.process import CompletionReader, ProcessPool
-from tests.engine.asking import host
+from parallel_envs.errors import ParallelEnvsError
+from tests.engine.asking import host, run
 from tests.engine.conftest import Open
-from tests.engine.hosted import Echo, Raiser
+from tests.engine.hosted import Echo, Raiser, Runner
+from tests.striking import strikes_after, struck
 
 NOTING = (CompletionReader.take_in.__code__, ProcessPool._record.__code__)
 """Where answers are noted without Ctrl-C being kept back."""
@@ -93,35 +100,7 @@ def strike_once_read(patch: pytest.MonkeyPatch) -> list[int]:
     return struck
 
 
-def test_what_was_read_and_not_yet_looked_at_is_noted_later(
-    open_forkserver: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = open_forkserver(2)
-    key = host(pool, Echo)
-    request = pool.call_all(key, "echo", 7)
-    struck = strike_once_read(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        pool.wait(request, 5.0)
-    assert struck
-    assert pool.wait(request, 5.0)
-    assert [reply.value for reply in request.replies.values()] == [7, 7]
-
-
-def test_a_worker_in_the_place_of_another_is_not_taken_for_it(open_forkserver: Open) -> None:
-    pool = open_forkserver(1)
-    key = host(pool, Echo)
-    request = pool.call(0, key, "echo", 1)
-    waited_for(pool, [request], Strike(NOTING[1:2], 4))
-    pool.restart(0)
-    again = host(pool, Echo)
-    answer = pool.call(0, again, "echo", 2)
-    assert pool.wait(answer, 5.0)
-    assert answer.replies[0].value == 2
-
-
-def test_replacing_a_dead_worker_loses_no_answer_of_another(
-    open_forkserver: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restart_loses_no_answer_of_another(open_forkserver: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = open_forkserver(2)
     key = host(pool, Echo)
     pool.kill(1)
@@ -131,28 +110,6 @@ def test_replacing_a_dead_worker_loses_no_answer_of_another(
         pool.wait(request, 5.0)
     pool.restart(1)
     assert pool.wait(request, 5.0)
-
-
-def test_completions_are_noted_again_after_the_note_was_cut_short() -> None:
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    noted: list[Any] = []
-
-    def note(records: Any, finished: list[Any], began: float) -> None:
-        noted.extend(record for record in records if record[2])
-        if len(noted) == 2:
-            raise KeyboardInterrupt
-
-    reader = CompletionReader(reading, note)
-    os.write(writing, COMPLETION.pack(0, 0, 5) + COMPLETION.pack(1, 0, 5))
-    with pytest.raises(KeyboardInterrupt):
-        reader.take_in([], 0.0)
-    assert not reader.take_in([], 0.0)  # nothing new
-    assert noted == [(0, 0, 5), (1, 0, 5)] * 2
-    assert not reader.take_in([], 0.0)
-    assert len(noted) == 4
-    os.close(reading)
-    os.close(writing)
 
 
 def arrives() -> None:
@@ -224,19 +181,6 @@ def test_who_ignores_it_goes_on_ignoring_it() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_other_threads_leave_the_handler_alone() -> None:
-    seen: list[Any] = []
-
-    def look() -> None:
-        with delay_ctrl_c():
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert seen == [signal.default_int_handler]
-
-
 def test_half_a_message_is_never_sent(open_forkserver: Open) -> None:
     pool = open_forkserver(1)
     key = host(pool, Echo)
@@ -265,3 +209,151 @@ class SignalAt(Strike):
         except KeyboardInterrupt:
             signal.raise_signal(signal.SIGINT)
             return self
+
+
+ASKS: list[Any] = [
+    pytest.param(lambda pool, key: pool.ring(key), id="ring"),
+    pytest.param(lambda pool, key: pool.ring_each(key, [(0, 1, None)]), id="ring each"),
+    pytest.param(lambda pool, key: pool.send({0: Call(key, "echo", (1,))}), id="send"),
+    pytest.param(lambda pool, key: pool.pump(0.0), id="pump"),
+]
+
+
+@pytest.fixture
+def handled() -> Iterator[Callable[[Callable[[], object]], list[object]]]:
+    """Has SIGUSR1 do something; what came of it."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def handle(what: Callable[[], object]) -> list[object]:
+        came: list[object] = []
+
+        def note(number: int, frame: object) -> None:
+            try:
+                came.append(what())
+            except ParallelEnvsError as error:
+                came.append(str(error))
+
+        signal.signal(signal.SIGUSR1, note)
+        return came
+
+    yield handle
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize("amid", ["asking", "waiting"])
+def test_it_is_refused_and_what_it_interrupted_goes_on(
+    open_forkserver: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    handled: Callable[[Callable[[], object]], list[object]],
+    ask: Callable[[WorkerPool, int], object],
+    amid: str,
+) -> None:
+    pool: Any = open_forkserver(1)
+    key = host(pool, Echo)
+    came = handled(lambda: ask(pool, key))
+    with monkeypatch.context() as patch:
+        what, name = (Outbox, "put") if amid == "asking" else (pool._poller, "wait")
+        real = getattr(what, name)
+
+        def strike(*given: Any) -> Any:
+            if not came:
+                signal.raise_signal(signal.SIGUSR1)
+            return real(*given)
+
+        patch.setattr(what, name, strike)
+        request = pool.send({0: Call(key, "echo", (7,))})
+        assert pool.wait(request, 30.0)
+    assert request.replies[0].value == 7
+    [refusal] = came
+    assert "Let the handler take a note" in str(refusal)
+    again = pool.send({0: Call(key, "echo", (8,))})
+    assert pool.wait(again, 30.0)
+
+
+@pytest.mark.parametrize("opener", ["open_forkserver", "open_thread"])
+def test_handler_that_takes_in_all_answers_leaves_no_wait_hanging(request: pytest.FixtureRequest, opener: str) -> None:
+    """The handler runs at every moment of a wait: also between the look at the request and the sleep."""
+    pool: WorkerPool = request.getfixturevalue(opener)(1)
+    key = host(pool, Echo)
+    for moment in count(1):
+        asked = pool.send({0: Call(key, "echo", (moment,))})
+
+        def take_in_all() -> None:
+            with contextlib.suppress(ParallelEnvsError):  # refused while the pool is in the middle of waiting
+                assert pool.wait(pool.send({0: Call(key, "echo", (0,))}), 30.0)
+
+        passed = struck(moment, functools.partial(pool.wait, asked), take_in_all)
+        assert asked.replies[0].value == moment
+        if passed < moment:
+            break
+    assert moment > 5
+
+
+def test_handler_wakes_a_sleeping_thread_pool(
+    open_thread: Open, handled: Callable[[Callable[[], object]], list[object]]
+) -> None:
+    pool = open_thread(1)
+    key = host(pool, Runner)
+    came = handled(lambda: pool.wait(pool.send({0: Call(key, "run", (len, "ab"))}), 30.0))
+    asked = pool.send({0: Call(key, "run", (time.sleep, 0.1))})
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(0.03, signal.pthread_kill, (main, signal.SIGUSR1))
+    timer.start()
+    assert pool.wait(asked)
+    timer.join()
+    assert came == [True]
+
+
+OPENED = PoolSettings(context="fork")
+
+
+@pytest.fixture(autouse=True)
+def _no_collections() -> Iterator[None]:
+    """A finalizer that is struck can tell nobody."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def some_moments(what: Callable[[], object], count: int = 12) -> range:
+    """Numbers of moments at which it may be struck."""
+    whole = struck(sys.maxsize, what)
+    return range(1, whole, max(whole // count, 1))
+
+
+def test_a_pool_that_is_struck_as_it_opens_ends_its_workers() -> None:
+    def opened_and_closed() -> None:
+        open_pool(2, OPENED).close()
+
+    opened_and_closed()  # whatever is imported late has been by now
+    gc.collect()
+    before = set(Path("/proc/self/fd").iterdir())
+    for moment in (*range(1, 200, 5), *some_moments(opened_and_closed)):
+        struck(moment, opened_and_closed)
+        gc.collect()  # who was never given the pool cannot close it: that it is dropped must be enough
+        assert moment > 200 or set(Path("/proc/self/fd").iterdir()) == before, f"struck at moment {moment}"
+
+
+def test_shared_memory_that_is_struck_as_it_is_made_is_not_left_open() -> None:
+    made: list[SharedBlock] = []
+    before = set(Path("/proc/self/fd").iterdir())
+    for moment in strikes_after(made.clear, lambda: made.append(SharedBlock.create(100))):
+        made.clear()
+        gc.collect()
+        assert set(Path("/proc/self/fd").iterdir()) == before, f"struck at moment {moment}"
+
+
+def test_a_pool_that_is_struck_as_it_closes_has_ended_its_workers() -> None:
+    pools = [open_pool(1, OPENED)]
+
+    def closed() -> None:
+        pools[-1].close()
+
+    for moment in some_moments(closed):
+        pools.append(open_pool(1, OPENED))
+        pid = run(pools[-1], os.getpid)
+        struck(moment, closed)
+        closed()
+        assert not Path(f"/proc/{pid}").exists(), f"struck at moment {moment}"
