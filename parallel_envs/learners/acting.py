@@ -15,7 +15,7 @@ from parallel_envs.learners.distributions import Head
 from parallel_envs.learners.networks import ObservationEncoder
 from parallel_envs.policies import AgentPolicy
 from parallel_envs.threads import one_torch_thread
-from parallel_envs.wrappers.stacked import signature
+from parallel_envs.wrappers.torch_policy import signature
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.intp]

@@ -184,7 +184,7 @@ class PerAgentBatchWrapper(LocalWrapper):
         return groups
 
     def _new_stack(self, modules: Sequence[Any]) -> Callable[[Any], Any]:
-        from parallel_envs.wrappers.stacked import Stack
+        from parallel_envs.wrappers.torch_policy import Stack
 
         return Stack(modules)
 
@@ -465,9 +465,9 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
                 turn.answers.others[agent] = part
 
     def _new_stack(self, modules: Sequence[Any]) -> Callable[[Any], Any]:
-        from parallel_envs.wrappers.stacked import DeviceStack
+        from parallel_envs.wrappers.torch_policy import Stack
 
-        return DeviceStack(modules, self.device)
+        return Stack(modules, self.device)
 
 
 def join_turns(inputs: Sequence[PolicyInput]) -> PolicyInput | None:
