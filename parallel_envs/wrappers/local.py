@@ -19,7 +19,6 @@ import numpy as np
 
 from parallel_envs.engine import Failure
 from parallel_envs.spelling import suggests_keywords
-from parallel_envs.threads import in_turn
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.policy_handle import (
     PolicyHandle,
@@ -63,17 +62,14 @@ class LocalWrapper(PerAgentWrapper):
         self._handles: dict[Agent, PolicyHandle] = {}
         try:
             for agent, policy in self.policies.items():
-                if is_spec(policy):
-                    try:
-                        made = policy.make()
-                    except Exception as error:  # user code
-                        raise policy_error({agent: Failure.of(error)}, {}) from error
-                    self._handles[agent] = PolicyHandle(made)
+                made = policy.make() if is_spec(policy) else policy
+                self._handles[agent] = PolicyHandle(made)
+                if made is not policy:
                     self._made_here.append(self._handles[agent])
-                else:
-                    self._handles[agent] = PolicyHandle(policy)
-        except BaseException:
+        except BaseException as error:
             self._close_made()
+            if isinstance(error, Exception):  # user code
+                raise policy_error({agent: Failure.of(error)}, {}) from error
             raise
         self.policies = {agent: handle.policy for agent, handle in self._handles.items()}
 
@@ -107,6 +103,15 @@ class PerAgentSequentialWrapper(LocalWrapper):
 # ---- batch ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
+class _WaitingTurn:
+    """A turn that has begun. `answers` is set when it has been computed."""
+
+    inputs: Inputs
+    since: float
+    answers: Answers | None = None
+
+
 class PerAgentBatchWrapper(LocalWrapper):
     """Collects all agents and all their rows, and computes them in as few calls as possible.
 
@@ -121,20 +126,97 @@ class PerAgentBatchWrapper(LocalWrapper):
     Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
     """
 
-    gathers = True
-
     @suggests_keywords
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
         super().__init__(policies, rules)
         self._sharers = sharers(self.policies)
         self._timed = self.rules.action_timeout is not None
         self._groupings: dict[tuple[Agent, ...], list[AgentGroup]] = {}
+        self._waiting: list[_WaitingTurn] = []
+        alone = [group[0] for group in self._sharers if len(group) == 1]
+        self._mergeable = {agent for agent in alone if getattr(self.policies[agent], "can_be_stacked", False)}
 
-    def _begin(self, inputs: Inputs) -> Any:
-        return inputs
+    def _begin(self, inputs: Inputs) -> _WaitingTurn:
+        turn = _WaitingTurn(inputs, time.monotonic())
+        self._waiting.append(turn)
+        return turn
 
-    def _end(self, token: Any, deadline: float | None) -> Answers:
-        return self._compute_groups(token)
+    def _end(self, token: _WaitingTurn, deadline: float | None) -> Answers:
+        if token.answers is None:
+            turns, self._waiting = self._waiting, []
+            self._compute_turns(turns)
+        assert token.answers is not None, "the turn was among those that waited"
+        return token.answers
+
+    def _forget(self, token: _WaitingTurn) -> None:
+        self._waiting = [turn for turn in self._waiting if turn is not token]
+
+    # ---- several turns at once --------------------------------------------------------------------------------------
+
+    def _compute_turns(self, turns: Sequence[_WaitingTurn]) -> None:
+        """Answer all of these turns. If Ctrl-C ends that, the remaining agents get the interrupt as their failure."""
+        if len(turns) == 1:
+            inputs = turns[0].inputs
+        else:
+            inputs = {agent: one for turn in turns for agent, one in turn.inputs.items()}
+        try:
+            if len(inputs) < sum(len(turn.inputs) for turn in turns):
+                self._compute_successive(turns)
+                return
+            answers = self._compute_groups(inputs)
+            for turn in turns:
+                turn.answers = answers if len(turns) == 1 else answers.part(turn.inputs)
+        except BaseException as error:
+            for turn in turns:
+                turn.answers = turn.answers or Answers.none()
+                missing = turn.inputs.keys() - turn.answers.actions.keys() - turn.answers.others.keys()
+                turn.answers.add(Answers.failed(missing, error))
+            raise
+
+    def _compute_successive(self, turns: Sequence[_WaitingTurn]) -> None:
+        """Compute as many turns of each agent at once as possible, then the next ones."""
+        queues: dict[Agent, list[_WaitingTurn]] = {agent: [] for agent in self._handles}
+        for turn in turns:
+            turn.answers = Answers.none()
+            for agent in turn.inputs:
+                queues[agent].append(turn)
+        place_of = {id(turn): place for place, turn in enumerate(turns)}
+        while any(queues.values()):
+            chosen: set[Agent] = set()
+            for sharing in self._sharers:  # they take turns: first the agents that were sent to first
+                places = {agent: place_of[id(queues[agent][0])] for agent in sharing if queues[agent]}
+                chosen.update(agent for agent, place in places.items() if place == min(places.values()))
+            inputs: dict[Agent, PolicyInput] = {}
+            counts: dict[Agent, int] = {}
+            for agent in [agent for agent in self._handles if agent in chosen]:
+                own = [turn.inputs[agent] for turn in queues[agent]]
+                together = join_turns(own) if len(own) > 1 and agent in self._mergeable else None
+                inputs[agent], counts[agent] = (own[0], 1) if together is None else (together, len(own))
+            answers = self._compute_groups(inputs)
+            for agent, count in counts.items():
+                self._hand_out(agent, queues[agent][:count], answers.of(agent))
+                del queues[agent][:count]
+
+    def _hand_out(self, agent: Agent, turns: Sequence[_WaitingTurn], answer: Answer) -> None:
+        """Give each of these turns its part of an agent's answer."""
+        inputs = [turn.inputs[agent] for turn in turns]
+        if len(turns) == 1:
+            parts = [answer]
+        elif answer.failure is not None:  # compute one by one to find which failed: nothing has been sampled yet
+            parts = [
+                step_one_by_one(self._handles, {agent: own}, Answers.none(), timed=self._timed).of(agent)
+                for own in inputs
+            ]
+        else:
+            parts = [Answer(action, seconds=answer.seconds) for action in split_turns(answer.action, inputs)]
+        for turn, part in zip(turns, parts, strict=True):
+            assert turn.answers is not None, "it is being computed"
+            if part.failure is None and not self._timed:
+                turn.answers.actions[agent] = part.action
+            else:
+                turn.answers.others[agent] = part
+
+    # ---- groups -----------------------------------------------------------------------------------------------------
 
     def _compute_groups(self, inputs: Inputs) -> Answers:
         """Compute the answers of these agents, group by group."""
@@ -298,15 +380,6 @@ class StackedGroup(AgentGroup):
 # ---- gpu ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class _WaitingTurn:
-    """A turn that has begun. `answers` is set when it has been computed."""
-
-    inputs: Inputs
-    since: float
-    answers: Answers | None = None
-
-
 class PerAgentGPUWrapper(PerAgentBatchWrapper):
     """`PerAgentBatchWrapper` with stacked networks on `device`, for several agents and successive turns at once.
 
@@ -332,8 +405,6 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
         most_turns: How many turns of an agent may be sent before the first of them is received.
         gather_seconds: How long a turn may wait for others when it is received. 0: not at all.
     """
-
-    gathers = False  # it computes open turns together in its own way, across threads too
 
     @suggests_keywords
     def __init__(
@@ -364,18 +435,13 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
         self.device = device
         super().__init__(policies, rules)
         self.most_turns, self.gather_seconds = most_turns, gather_seconds
-        alone = [group[0] for group in self._sharers if len(group) == 1]
-        self._mergeable = {agent for agent in alone if getattr(self.policies[agent], "can_be_stacked", False)}
-        self._waiting: list[_WaitingTurn] = []
         self._arrival = threading.Condition()
         self._computing = threading.Lock()  # one pass at a time
 
     def _begin(self, inputs: Inputs) -> _WaitingTurn:
-        turn = _WaitingTurn(inputs, time.monotonic())
         with self._arrival:
-            self._waiting.append(turn)
             self._arrival.notify_all()
-        return turn
+            return super()._begin(inputs)
 
     def _end(self, token: _WaitingTurn, deadline: float | None) -> Answers:
         if self.gather_seconds:
@@ -395,74 +461,13 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
         assert token.answers is not None, "the turn was among those that waited"
         return token.answers
 
-    def hear(self, turn: Turn) -> dict[Agent, Any]:
-        """Receive the turn that `ask` returned. Threads meet here, so there is no guard: `_end` has its own locks."""
+    def recv_turn(self, turn: Turn) -> dict[Agent, Any]:
+        """Receive the turn that `send_turn` returned. No guard: threads meet here, and `_end` has its locks."""
         return self._finish(turn)
 
-    @in_turn
-    def abandon(self) -> None:
-        dropped = [turn.token for turn in self._sent]
-        super().abandon()
+    def _forget(self, token: _WaitingTurn) -> None:
         with self._arrival:
-            self._waiting = [turn for turn in self._waiting if turn not in dropped]
-
-    def _compute_turns(self, turns: Sequence[_WaitingTurn]) -> None:
-        """Answer all of these turns. If Ctrl-C ends that, the remaining agents get the interrupt as their failure."""
-        for turn in turns:
-            turn.answers = Answers.none()
-        try:
-            if len(turns) == 1:
-                turns[0].answers = self._compute_groups(turns[0].inputs)
-            else:
-                self._compute_together(turns)
-        except BaseException as error:
-            for turn in turns:
-                assert turn.answers is not None, "it has just been set"
-                missing = turn.inputs.keys() - turn.answers.actions.keys() - turn.answers.others.keys()
-                turn.answers.add(Answers.failed(missing, error))
-            raise
-
-    def _compute_together(self, turns: Sequence[_WaitingTurn]) -> None:
-        """Compute as many turns of each agent at once as possible, then the next ones."""
-        queues: dict[Agent, list[_WaitingTurn]] = {agent: [] for agent in self._handles}
-        for turn in turns:
-            for agent in turn.inputs:
-                queues[agent].append(turn)
-        place_of = {id(turn): place for place, turn in enumerate(turns)}
-        while any(queues.values()):
-            chosen: set[Agent] = set()
-            for sharing in self._sharers:  # they take turns: first the agents that were sent to first
-                places = {agent: place_of[id(queues[agent][0])] for agent in sharing if queues[agent]}
-                chosen.update(agent for agent, place in places.items() if place == min(places.values()))
-            inputs: dict[Agent, PolicyInput] = {}
-            counts: dict[Agent, int] = {}
-            for agent in [agent for agent in self._handles if agent in chosen]:
-                own = [turn.inputs[agent] for turn in queues[agent]]
-                together = join_turns(own) if len(own) > 1 and agent in self._mergeable else None
-                inputs[agent], counts[agent] = (own[0], 1) if together is None else (together, len(own))
-            answers = self._compute_groups(inputs)
-            for agent, count in counts.items():
-                self._hand_out(agent, queues[agent][:count], answers.of(agent))
-                del queues[agent][:count]
-
-    def _hand_out(self, agent: Agent, turns: Sequence[_WaitingTurn], answer: Answer) -> None:
-        """Give each of these turns its part of an agent's answer."""
-        inputs = [turn.inputs[agent] for turn in turns]
-        if len(turns) == 1:
-            parts = [answer]
-        elif answer.failure is not None:  # compute one by one to find which failed: nothing has been sampled yet
-            parts = [
-                step_one_by_one(self._handles, {agent: own}, Answers.none(), timed=self._timed).of(agent)
-                for own in inputs
-            ]
-        else:
-            parts = [Answer(action, seconds=answer.seconds) for action in split_turns(answer.action, inputs)]
-        for turn, part in zip(turns, parts, strict=True):
-            assert turn.answers is not None, "it is being computed"
-            if part.failure is None and not self._timed:
-                turn.answers.actions[agent] = part.action
-            else:
-                turn.answers.others[agent] = part
+            super()._forget(token)
 
     def _new_stack(self, modules: Sequence[Any]) -> Callable[[Any], Any]:
         from parallel_envs.wrappers.torch_policy import Stack

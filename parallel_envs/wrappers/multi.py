@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from parallel_envs.choices import Strategy, words
 from parallel_envs.closing import ClosedAtExit
-from parallel_envs.engine import Unpicklable, user_stacklevel
+from parallel_envs.engine import Unpicklable
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
@@ -21,11 +20,10 @@ from parallel_envs.wrappers.auto import PerAgentAutoWrapper
 from parallel_envs.wrappers.base import CLOSE_SECONDS, SENT_TWICE, PerAgentWrapper, check_by_agent, check_names
 from parallel_envs.wrappers.local import PerAgentBatchWrapper, PerAgentGPUWrapper, PerAgentSequentialWrapper
 from parallel_envs.wrappers.policy_handle import Mask, reset_policy, row_numbers
-from parallel_envs.wrappers.pool import PolicyPool
+from parallel_envs.wrappers.pool import PerAgentThreadWrapper, PolicyPool, warn_of_unpicklable
 from parallel_envs.wrappers.process import PerAgentProcessWrapper
 from parallel_envs.wrappers.rules import Agent, Rules, Tally
 from parallel_envs.wrappers.sharing import check_together, stuck
-from parallel_envs.wrappers.thread import PerAgentThreadWrapper
 
 STRATEGIES: dict[str, Callable[..., PerAgentWrapper]] = {
     "sequential": lambda policies, rules, pool: PerAgentSequentialWrapper(policies, rules),
@@ -152,7 +150,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         actions: dict[Agent, Any] = {}
         errors: list[PolicyError] = []
         try:
-            for wrapper in sorted(self._sent, key=lambda wrapper: wrapper.goes_on):  # those with background work last
+            for wrapper in sorted(self._sent, key=lambda wrapper: wrapper.acts_in_background):
                 try:
                     actions |= wrapper.recv()
                 except PolicyError as error:  # the other wrappers are received all the same
@@ -207,12 +205,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
             here = stuck(policies)
             if not here:
                 raise
-            warnings.warn(
-                f"The policies of {list(here)} cannot be pickled, so they are computed in this process. Give a spec "
-                "(parallel_envs.policies.PolicySpec) to have them made in the worker.",
-                RuntimeWarning,
-                stacklevel=user_stacklevel(),
-            )
+            warn_of_unpicklable(f"A policy of {list(here)}")
             self._wrap("sequential", here)
             if others := {agent: policy for agent, policy in policies.items() if agent not in here}:
                 self._wrap(name, others)

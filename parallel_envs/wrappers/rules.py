@@ -148,6 +148,8 @@ class Answers(NamedTuple):
 
     actions: dict[Agent, Any]
     others: dict[Agent, Answer]
+    ended: float = 0.0
+    """When a worker ended the turn, by the monotonic clock that all processes share. 0.0: unknown."""
 
     @classmethod
     def none(cls) -> Answers:
@@ -176,16 +178,11 @@ class Answers(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """Agents whose policies were called and whose answers have not been received yet.
-
-    `token` is what the strategy's `_begin` returned. `answers` is set early if they were computed together with those
-    of another turn.
-    """
+    """Agents whose policies were called and whose answers have not been received. `token` is the strategy's own."""
 
     inputs: Inputs
     began: float
     token: Any = None
-    answers: Answers | None = None
 
 
 def step_one_by_one(

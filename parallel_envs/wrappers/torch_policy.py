@@ -141,11 +141,12 @@ def _stack_chains(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor] | 
     steps: list[Callable[[Tensor], Tensor]] = []
     layers: Sequence[Any]
     for layers in zip(*[chain for chain in chains if chain is not None], strict=True):
+        has_bias = getattr(layers[0], "bias", None) is not None
         if not isinstance(layers[0], nn.Linear):
             steps.append(layers[0].forward)
             continue
         weights = torch.stack([layer.weight.detach() for layer in layers]).transpose(1, 2).contiguous()
-        if layers[0].bias is None:
+        if not has_bias:
             steps.append(functools.partial(torch.bmm, mat2=weights))
         else:
             biases = torch.stack([layer.bias.detach() for layer in layers])[:, None]
