@@ -295,11 +295,9 @@ class PerAgentWrapper(ClosedAtExit, ABC):
                 self._overdue.pop(agent, None)
 
     def get_state(self, agent: Agent) -> Any:
-        """Return the state of an agent's policy."""
         return self.get_states([agent])[agent]
 
     def set_state(self, agent: Agent, state: Any) -> None:
-        """Restore a state that `get_state` returned."""
         self.set_states({agent: state})
 
     @in_turn
@@ -323,7 +321,6 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         self._call("set_state", {agent: (state,) for agent, state in copy.deepcopy(dict(states)).items()})
 
     def load_state_dict(self, agent: Agent, weights: Any) -> None:
-        """Load new weights into an agent's policy. They act from its next turn on."""
         self.load_state_dicts({agent: weights})
 
     @in_turn
@@ -433,15 +430,12 @@ class WrappedAgent(AgentPolicy):
         self.wrapper.reset([self.agent])
 
     def get_state(self) -> Any:
-        """Return the state of the policy."""
         return self.wrapper.get_state(self.agent)
 
     def set_state(self, state: Any) -> None:
-        """Restore a state that `get_state` returned."""
         self.wrapper.set_state(self.agent, state)
 
     def load_state_dict(self, weights: Any) -> None:
-        """Load new weights. They act from the next turn on."""
         self.wrapper.load_state_dict(self.agent, weights)
 
 

@@ -163,12 +163,8 @@ class PolicyPool(ClosedAtExit):
 # ---- the thread strategy ---------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _RunningTurn:
-    """A turn in the threads: the future of each group, by its number, and the answers so far."""
-
-    running: dict[int, Future[float]]
-    answers: Answers
+RunningTurn = tuple[dict[int, Future[float]], Answers]
+"""The future of each group, by its number, and the answers so far."""
 
 
 class PerAgentThreadWrapper(LocalWrapper):
@@ -206,26 +202,28 @@ class PerAgentThreadWrapper(LocalWrapper):
         future = self._last[number] = threads.submit(run)
         return future
 
-    def _begin(self, inputs: Inputs) -> _RunningTurn:
-        turn = _RunningTurn({}, Answers.none())
+    def _begin(self, inputs: Inputs) -> RunningTurn:
+        running: dict[int, Future[float]] = {}
+        answers = Answers.none()
         threads, is_timed = self._pool.threads(), self.rules.action_timeout is not None
 
         def act(own: Inputs) -> float:
-            step_one_by_one(self._handles, own, turn.answers, timed=is_timed)
+            step_one_by_one(self._handles, own, answers, timed=is_timed)
             return time.monotonic()
 
         for number, group in enumerate(self._groups):
             own = {agent: inputs[agent] for agent in group if agent in inputs}
             if own and (number not in self._late or self._late[number].done()):
                 self._late.pop(number, None)
-                turn.running[number] = self._submit(threads, number, partial(act, own))
-        return turn
+                running[number] = self._submit(threads, number, partial(act, own))
+        return running, answers
 
-    def _end(self, token: _RunningTurn, deadline: float | None) -> Answers:
+    def _end(self, token: RunningTurn, deadline: float | None) -> Answers:
         self._pool.check_owner()
-        wait(token.running.values(), None if deadline is None else max(deadline - time.monotonic(), 0.0))
-        answers = Answers(token.answers.actions.copy(), token.answers.others.copy())  # any that come later are late
-        for number, future in token.running.items():
+        running, so_far = token
+        wait(running.values(), None if deadline is None else max(deadline - time.monotonic(), 0.0))
+        answers = Answers(so_far.actions.copy(), so_far.others.copy())  # any that come later are late
+        for number, future in running.items():
             if not future.done():
                 self._late[number] = future
             elif (error := future.exception()) is not None:  # KeyboardInterrupt: not Ctrl-C, in a thread

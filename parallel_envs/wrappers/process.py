@@ -11,7 +11,6 @@ import contextlib
 import copy
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,6 @@ from parallel_envs.engine import (
     Reply,
     SharedBlock,
     Unpicklable,
-    dump_reply,
-    picklable,
 )
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import in_turn
@@ -65,10 +62,9 @@ class PolicyHost:
 
     def __init__(self, policies: Mapping[Agent, Any]) -> None:
         self._handles: dict[Agent, PolicyHandle] = {}
-        self._not_made: dict[Agent, Answer] = {}
+        self._not_made: dict[Agent, Failure] = {}
         self._block: SharedBlock | None = None
         self._views: dict[Agent, npt.NDArray[Any]] = {}
-        self._last_answers: dict[Agent, Answers] = {}
         self._ended = 0.0
         for agent, policy in policies.items():
             try:
@@ -76,11 +72,11 @@ class PolicyHost:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001  # SystemExit too: a policy may not end its worker by raising
-                self._not_made[agent] = Answer(failure=Failure.of(error))
+                self._not_made[agent] = Failure.of(error)
 
-    def not_made(self) -> Answers:
+    def not_made(self) -> dict[Agent, Failure]:
         """Return the failures of the specs that made no policy."""
-        return Answers({}, self._not_made)
+        return self._not_made
 
     def attach(self, block: SharedBlock, slots: Mapping[Agent, Slot]) -> None:
         """Read observations from this buffer from now on."""
@@ -89,40 +85,21 @@ class PolicyHost:
 
     def ring(self, argument: int) -> Answers:
         """Let all policies act on the observations in the buffer. The engine calls this for a request without data."""
-        return self._act({agent: (view.copy(), None) for agent, view in self._views.items()})
+        return self.act(dict.fromkeys(self._views, (IN_BUFFER, None)))
 
     def act(self, inputs: Inputs) -> Answers:
         """Let these agents' policies act, each on the observation given here or in the buffer."""
-        return self._act(
-            {
-                agent: (self._views[agent].copy() if observation is IN_BUFFER else observation, wanted)
-                for agent, (observation, wanted) in inputs.items()
-            }
-        )
-
-    def _act(self, inputs: Inputs) -> Answers:
-        answers = self._keep(step_one_by_one(self._handles, inputs, Answers.none()))
+        seen = {
+            agent: (self._views[agent].copy() if observation is IN_BUFFER else observation, wanted)
+            for agent, (observation, wanted) in inputs.items()
+        }
+        answers = step_one_by_one(self._handles, seen, Answers.none())
         self._ended = time.monotonic()
         return Answers(answers.actions, answers.others, self._ended)
 
     def call(self, method: str, arguments: Arguments) -> Answers:
         """Call a method of these agents' handles."""
         others = {agent: call_handle(self._handles[agent], method, own) for agent, own in arguments.items()}
-        return self._keep(Answers({}, others, self._ended))
-
-    def _keep(self, answers: Answers) -> Answers:
-        self._last_answers.update(dict.fromkeys([*answers.actions, *answers.others], answers))
-        return answers
-
-    def last_answers(self, agents: Collection[Agent]) -> Answers:
-        """Return the last answers again, with failures for answers that cannot be pickled."""
-        others = {agent: self._last_answers[agent].of(agent) for agent in agents if agent in self._last_answers}
-        for agent, answer in others.items():
-            try:
-                dump_reply(answer)
-            except Unpicklable as error:
-                text = f"its answer cannot leave the worker: {error}"
-                others[agent] = Answer(failure=Failure("TypeError", text, text))
         return Answers({}, others, self._ended)
 
     def close(self) -> None:
@@ -197,12 +174,8 @@ def _is_plain_array(observation: Any) -> bool:
     return type(observation) is np.ndarray and not observation.dtype.hasobject and observation.size > 0
 
 
-@dataclass(slots=True)
-class _SentTurn:
-    """A turn in the workers: the request to each worker with its agents, and the failures of agents not sent."""
-
-    requests: dict[int, tuple[PendingRequest, list[Agent]]]
-    failed: dict[Agent, Answer]
+SentTurn = tuple[dict[int, tuple[PendingRequest, list[Agent]]], dict[Agent, Answer]]
+"""The request to each worker with its agents, and the failures of agents to which nothing could be sent."""
 
 
 class PerAgentProcessWrapper(PerAgentWrapper):
@@ -267,25 +240,22 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         )
         self._workers.wait(request)
         self._pids |= {worker: self._workers.pid(worker) for worker in workers}
-        failures = {
-            agent: failure
-            for worker, reply in request.replies.items()
-            if (failure := _failure_in(reply)) is not None
-            for agent in self._held[worker]
-        }
-        if not failures and any(map(is_spec, self.policies.values())):
+        if any(map(is_spec, self.policies.values())) and not any(map(_failure_in, request.replies.values())):
             request = self._workers.send(dict.fromkeys(workers, Call(self._key, "not_made")))
             self._workers.wait(request)
-            for worker in workers:
-                answers = self._answers_in(worker, request, self._held[worker])
-                failures |= {agent: one.failure for agent, one in answers.others.items() if one.failure is not None}
+        failures: dict[Agent, Failure] = {}
+        for worker, reply in request.replies.items():
+            if (failure := _failure_in(reply)) is not None:
+                failures |= dict.fromkeys(self._held[worker], failure)
+            elif isinstance(reply.value, dict):
+                failures |= reply.value
         self._not_made_in |= {self._home[agent]: failure for agent, failure in failures.items()}
         if failures:
             raise policy_error(failures, {})
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, inputs: Inputs) -> _SentTurn:
+    def _begin(self, inputs: Inputs) -> SentTurn:
         self._policy_pool.check_open()
         self._forget_answered()
         if not self._buffer.fits_all(inputs) and not any(map(self._is_busy, self._last)):
@@ -300,7 +270,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
             if worker not in self._late:  # else it still computes an earlier turn: its agents are late again
                 in_buffer = not self._is_busy(worker) and self._buffer.put(agent, observation)
                 by_worker.setdefault(worker, {})[agent] = (IN_BUFFER if in_buffer else observation), wanted
-        turn = _SentTurn({}, {})
+        requests: dict[int, tuple[PendingRequest, list[Agent]]] = {}
+        failed: dict[Agent, Answer] = {}
         for worker, own in by_worker.items():
             if self._loss(worker) is not None:
                 continue
@@ -310,25 +281,23 @@ class PerAgentProcessWrapper(PerAgentWrapper):
                     request = self._workers.ring(self._key, 0, (worker,))
                 else:
                     request = self._workers.call(worker, self._key, "act", own)
-            except Unpicklable:
-                sendable = {agent: one for agent, one in own.items() if picklable(one)}
-                for agent in own.keys() - sendable.keys():
-                    text = f"its observation, {own[agent][0]!r}, cannot be pickled, so it cannot be sent to a worker"
-                    turn.failed[agent] = Answer(failure=Failure("TypeError", text, text))
-                request = self._workers.call(worker, self._key, "act", sendable)
+            except Unpicklable as error:
+                failed |= dict.fromkeys(own, Answer(failure=Failure.of(error)))
+                continue
             self._last[worker] = request
-            turn.requests[worker] = request, list(own)
-        return turn
+            requests[worker] = request, list(own)
+        return requests, failed
 
-    def _end(self, token: _SentTurn, deadline: float | None) -> Answers:
+    def _end(self, token: SentTurn, deadline: float | None) -> Answers:
         self._policy_pool.check_owner()
-        answers = Answers({}, token.failed)
-        for worker, (request, agents) in token.requests.items():
+        requests, failed = token
+        answers = Answers({}, failed)
+        for worker, (request, agents) in requests.items():
             if self._workers.wait(request, None if deadline is None else max(deadline - time.monotonic(), 0.0)):
                 answers.add(self._answers_in(worker, request, agents))
             else:
                 self._late[worker] = request
-        for worker in self._held.keys() - token.requests.keys():
+        for worker in self._held.keys() - requests.keys():
             if (loss := self._loss(worker)) is not None:
                 answers.add(Answers({}, dict.fromkeys(self._held[worker], Answer(failure=loss))))
         return answers
@@ -337,16 +306,10 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         """Return these agents' answers in a worker's reply to a request."""
         reply = request.replies[worker]
         failure = _failure_in(reply)
-        if failure is None:
-            value: Answers = reply.value
-            return value
-        if failure.type_name.endswith(f".{Unpicklable.__name__}"):  # one answer cannot be pickled: get all others
-            again = self._workers.call(worker, self._key, "last_answers", agents)
-            self._workers.wait(again)
-            if _failure_in(again.replies[worker]) is None:
-                others: Answers = again.replies[worker].value
-                return others
-        return Answers({}, dict.fromkeys(agents, Answer(failure=failure)))
+        if failure is not None:
+            return Answers({}, dict.fromkeys(agents, Answer(failure=failure)))
+        answers: Answers = reply.value
+        return answers
 
     # ---- late and lost workers --------------------------------------------------------------------------------------
 
@@ -463,12 +426,10 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         if self._own_pool:
             self._policy_pool.close()  # first: this ends the wait of another thread for these workers
         super().close()
-        is_placed = hasattr(self, "_held")
-        if is_placed:
+        if hasattr(self, "_held"):  # else its policies were never placed
             self._policy_pool.num_policies.subtract({worker: len(agents) for worker, agents in self._held.items()})
-        is_gone = self._policy_pool.closed or not is_placed or self._workers.closed
-        if not is_gone and not self._guard.is_taken:
-            self._remove_policies()
+            if not (self._policy_pool.closed or self._workers.closed or self._guard.is_taken):
+                self._remove_policies()
         self._buffer.close()
 
     @in_turn
