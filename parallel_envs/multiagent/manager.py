@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,18 @@ from parallel_envs.vector.manager import CommonOptions
 
 ByAgent = dict[Agent, Any]
 Step = tuple[ByAgent, ByAgent, ByAgent, ByAgent, Infos]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _delegated(method: Callable[Concatenate[ParallelEnvManager, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """Return a method of `MultiAgentEnvManager` that calls this one of the manager underneath."""
+
+    @functools.wraps(method)
+    def delegated(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast("R", getattr(self.envs, method.__name__)(*args, **kwargs))
+
+    return cast("Callable[Concatenate[Any, P], R]", delegated)
 
 
 class _JointEnvManager(ParallelEnvManager):
@@ -397,23 +410,24 @@ class MultiAgentEnvManager(ClosedAtExit):
             )
         self.envs._use_autoreset_mode(mode)
 
-    # ---- delegation: as in `ParallelEnvManager` ---------------------------------------------------------------------
+    # ---- delegation -------------------------------------------------------------------------------------------------
 
-    def set_tasks(self, tasks: Sequence[Any], env_ids: int | Iterable[int] | None = None) -> None:
-        self.envs.set_tasks(tasks, env_ids)
-
-    def get_tasks(self, env_ids: int | Iterable[int] | None = None) -> list[Any]:
-        return self.envs.get_tasks(env_ids)
+    set_tasks = _delegated(ParallelEnvManager.set_tasks)
+    get_tasks = _delegated(ParallelEnvManager.get_tasks)
+    call_wait = _delegated(ParallelEnvManager.call_wait)
+    get_attr = _delegated(ParallelEnvManager.get_attr)
+    set_attr = _delegated(ParallelEnvManager.set_attr)
+    render = _delegated(ParallelEnvManager.render)
+    restart = _delegated(ParallelEnvManager.restart)
+    stats = _delegated(ParallelEnvManager.stats)
 
     def call(self, name: str, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of the environments (or read an attribute): all, or those of `env_ids`."""
         return self.envs.call(name, *args, env_ids=env_ids, **kwargs)
 
     def call_async(self, name: str, /, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> None:
+        """Begin a call. `call_wait` ends it."""
         self.envs.call_async(name, *args, env_ids=env_ids, **kwargs)
-
-    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        return self.envs.call_wait(timeout)
 
     def apply(
         self,
@@ -429,24 +443,9 @@ class MultiAgentEnvManager(ClosedAtExit):
         given: Any = fn
         return self.envs.apply(OnJoint(fn) if callable(given) else fn, *args, env_ids=env_ids, timeout=timeout)
 
-    def get_attr(self, name: str, env_ids: int | Iterable[int] | None = None) -> tuple[Any, ...]:
-        return self.envs.get_attr(name, env_ids)
-
-    def set_attr(self, name: str, values: Any, env_ids: int | Iterable[int] | None = None) -> None:
-        self.envs.set_attr(name, values, env_ids)
-
     def state(self) -> npt.NDArray[Any]:
         """Return the global state of each environment. The environments must have one."""
         return np.stack(self.envs.call("state"))
-
-    def render(self) -> tuple[Any, ...] | None:
-        return self.envs.render()
-
-    def restart(self, env_ids: int | Iterable[int] | None = None) -> None:
-        self.envs.restart(env_ids)
-
-    def stats(self) -> list[dict[str, Any]]:
-        return self.envs.stats()
 
     @property
     def num_restarts(self) -> int:

@@ -155,17 +155,17 @@ class PerAgentBatchWrapper(LocalWrapper):
 
     def _compute_turns(self, turns: Sequence[_WaitingTurn]) -> None:
         """Answer all of these turns. If Ctrl-C ends that, the remaining agents get the interrupt as their failure."""
-        if len(turns) == 1:
-            inputs = turns[0].inputs
-        else:
-            inputs = {agent: one for turn in turns for agent, one in turn.inputs.items()}
         try:
+            if len(turns) == 1:
+                turns[0].answers = self._compute_groups(turns[0].inputs)
+                return
+            inputs = {agent: one for turn in turns for agent, one in turn.inputs.items()}
             if len(inputs) < sum(len(turn.inputs) for turn in turns):
                 self._compute_successive(turns)
                 return
             answers = self._compute_groups(inputs)
             for turn in turns:
-                turn.answers = answers if len(turns) == 1 else answers.part(turn.inputs)
+                turn.answers = answers.part(turn.inputs)
         except BaseException as error:
             for turn in turns:
                 turn.answers = turn.answers or Answers.none()

@@ -12,11 +12,10 @@ action and in their order.
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import operator
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -147,10 +146,10 @@ def _stack_chains(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor] | 
             continue
         weights = torch.stack([layer.weight.detach() for layer in layers]).transpose(1, 2).contiguous()
         if not has_bias:
-            steps.append(functools.partial(torch.bmm, mat2=weights))
+            steps.append(lambda features, weights=weights: torch.bmm(features, weights))
         else:
             biases = torch.stack([layer.bias.detach() for layer in layers])[:, None]
-            steps.append(functools.partial(torch.baddbmm, biases, batch2=weights))
+            steps.append(lambda features, own=(biases, weights): torch.baddbmm(own[0], features, own[1]))
 
     def compute(features: Tensor) -> Tensor:
         for step in steps:
@@ -261,23 +260,11 @@ class GatheringBuffer:
 # ---- action sampling ------------------------------------------------------------------------------------------------
 
 
-class SamplingPolicy(Protocol):
-    """Attributes of a policy that action sampling needs."""
-
-    action_space: Any
-    deterministic: bool
-    generator: np.random.Generator
-
-    @property
-    def log_std(self) -> Array: ...
-
-
-def choose(
-    outputs: Array, mask: Array | None, wanted: Sequence[Mask | None], policies: Sequence[SamplingPolicy]
-) -> list[Any]:
+def choose(outputs: Array, mask: Array | None, wanted: Sequence[Mask | None], policies: Sequence[Any]) -> list[Any]:
     """Return each policy's action, or its actions for all rows if it has a mask in `wanted`.
 
-    `outputs` is (policies, rows, numbers). Rows that want no action get zeros. A policy without wanted rows gets None.
+    A policy has `action_space`, `deterministic`, `generator` and `log_std`. `outputs` is (policies, rows, numbers).
+    Rows that want no action get zeros. A policy without wanted rows gets None.
     """
     rows = _WantedRows(wanted, outputs.shape[1])
     first, space = policies[0], policies[0].action_space
@@ -319,7 +306,7 @@ class _WantedRows:
             full: Any = np.stack(self._masks).all(1)
             self._is_full = [own and given is not None for own, given in zip(full.tolist(), wanted, strict=True)]
 
-    def noise(self, shape: tuple[int, ...], policies: Sequence[SamplingPolicy], *, normal: bool) -> Array:
+    def noise(self, shape: tuple[int, ...], policies: Sequence[Any], *, normal: bool) -> Array:
         """Return random numbers from the policies' generators as an array, with zeros in rows that want no action."""
         if self._is_single and not normal:
             return np.array([policy.generator.random() for policy in policies]).reshape(shape)
@@ -467,12 +454,11 @@ class TorchPolicy(AgentPolicy):
     def check_weights(self, weights: Any) -> None:
         """Raise ValueError if these are not weights of such a network."""
         own = self.module.state_dict()
-        odd = {name for name in {*own, *weights} if name not in own or name not in weights}
-        odd |= {name for name in own if name not in odd and tuple(own[name].shape) != np.shape(weights[name])}
+        odd = own.keys() ^ weights.keys()
+        odd |= {name for name in own.keys() - odd if tuple(own[name].shape) != np.shape(weights[name])}
         if odd:
-            raise ValueError(
-                f"The weights do not fit the network: {sorted(odd)} are missing, unknown or of another shape."
-            )
+            text = f"The weights do not fit the network: {sorted(odd)} are missing, unknown or of another shape."
+            raise ValueError(text)
 
     @property
     def log_std(self) -> Array:

@@ -176,7 +176,7 @@ def test_an_answer_that_cannot_travel_is_not_taken_for_that_of_another_agent(sea
     one, other = handles(seat("process", policies), "ac")  # in one worker
     one.send(1)
     other.send(0)
-    with pytest.raises(PolicyError, match="policy of 'a' raised .*lock"):
+    with pytest.raises(PolicyError, match=r"policy of 'a' raised .*lock"):
         one.recv()
     assert other.recv() == "c"
 
