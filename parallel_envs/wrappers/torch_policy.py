@@ -145,11 +145,8 @@ def _stack_chains(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor] | 
             steps.append(layers[0].forward)
             continue
         weights = torch.stack([layer.weight.detach() for layer in layers]).transpose(1, 2).contiguous()
-        if not has_bias:
-            steps.append(lambda features, weights=weights: torch.bmm(features, weights))
-        else:
-            biases = torch.stack([layer.bias.detach() for layer in layers])[:, None]
-            steps.append(lambda features, own=(biases, weights): torch.baddbmm(own[0], features, own[1]))
+        biases = torch.stack([layer.bias.detach() for layer in layers])[:, None] if has_bias else None
+        steps.append(_linear(weights, biases))
 
     def compute(features: Tensor) -> Tensor:
         for step in steps:
@@ -157,6 +154,12 @@ def _stack_chains(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor] | 
         return features
 
     return compute
+
+
+def _linear(weights: Tensor, biases: Tensor | None) -> Callable[[Tensor], Tensor]:
+    if biases is None:
+        return lambda features: torch.bmm(features, weights)
+    return lambda features: torch.baddbmm(biases, features, weights)
 
 
 def _layers(module: nn.Module) -> list[nn.Module] | None:
