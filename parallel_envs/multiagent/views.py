@@ -18,7 +18,6 @@ from parallel_envs.multiagent.agent_layout import Agent, row_of, shortened
 from parallel_envs.multiagent.final_infos import FINAL_INFO, FINAL_OBS, FINAL_REWARD, info_of
 from parallel_envs.threads import one_thread
 from parallel_envs.vector.arguments import autoreset, seeds
-from parallel_envs.vector.infos import add_info
 from parallel_envs.vector.shared_arrays import snapshot
 from parallel_envs.vector.spaces import assembler, leaves
 
@@ -211,20 +210,14 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Return the agents' infos as rows, with their masks, `alive`, `env_id` and `agent`."""
         count = len(self.agents)
         rows: dict[str, Any] = {}
-        own = [
-            {key: values for key, values in infos[agent].items() if key.removeprefix("_") != FINAL_OBS}
-            for agent in self.agents
-        ]
-        for env in range(self.envs.num_envs) if any(own) else ():
-            for place, values in enumerate(own):
-                add_info(rows, info_of(values, env), env * count + place, self.num_envs)
+        for place, agent in enumerate(self.agents):
+            _put_infos(rows, infos[agent], place, count, self.num_envs)
         if any(FINAL_OBS in infos[agent] for agent in self.agents):
             finals = np.full(self.num_envs, None, object)  # Gymnasium's layout: an object for each row that has one
-            for place, agent in enumerate(self.agents):
-                for env in np.flatnonzero(infos[agent].get(f"_{FINAL_OBS}", ())).tolist():
-                    final = row_of(self.single_observation_space, infos[agent][FINAL_OBS], env)
-                    finals[env * count + place] = final
-            rows[FINAL_OBS], rows[f"_{FINAL_OBS}"] = finals, np.array([final is not None for final in finals])
+            for row in np.flatnonzero(rows[f"_{FINAL_OBS}"]).tolist():
+                env, place = divmod(row, count)
+                finals[row] = row_of(self.single_observation_space, infos[self.agents[place]][FINAL_OBS], env)
+            rows[FINAL_OBS] = finals
         for key, values in infos.common.items():
             rows.setdefault(key, _repeated(values, count))
         return rows | self._names_and_masks()
@@ -248,11 +241,34 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.envs.envs.close(**kwargs)
 
 
+def _put_infos(rows: dict[str, Any], infos: dict[str, Any], place: int, count: int, num_rows: int) -> None:
+    """Put one agent's infos into its rows."""
+    for key, values in infos.items():
+        if key == FINAL_OBS:
+            continue
+        if isinstance(values, dict):
+            _put_infos(rows.setdefault(key, {}), values, place, count, num_rows)
+        elif isinstance(values, np.ndarray):
+            column = rows.get(key)
+            if column is None:
+                column = rows[key] = np.zeros((num_rows, *values.shape[1:]), values.dtype)
+            elif column.dtype != values.dtype or column.shape[1:] != values.shape[1:]:
+                column = rows[key] = _as_objects(column)
+            column[place::count] = values if column.dtype != object else _as_objects(values)
+
+
 def _repeated(values: Any, count: int) -> Any:
     """Repeat infos about environments in the rows of all their agents."""
     if isinstance(values, dict):
         return {key: _repeated(value, count) for key, value in values.items()}
     return np.repeat(values, count, 0)
+
+
+def _as_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    objects = np.full(len(values), None, object)
+    for row, value in enumerate(values):
+        objects[row] = value
+    return objects
 
 
 class SingleEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo ships no type information
