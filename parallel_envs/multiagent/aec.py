@@ -8,6 +8,7 @@ copy. An env that draws its observations at random, or records who has observed,
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import random
@@ -30,19 +31,15 @@ def faster_conversion(env: Any) -> Any:
     """Return a `FastConversion` if the env is PettingZoo's conversion and observing changes nothing, else the env."""
     from pettingzoo.utils.conversions import aec_to_parallel_wrapper
 
-    if type(env) is not aec_to_parallel_wrapper or not _observing_changes_nothing(env.aec_env):
-        return env
-    return FastConversion(env)
+    is_slow = type(env) is aec_to_parallel_wrapper and _observing_changes_nothing(env.aec_env)
+    return FastConversion(env) if is_slow else env
 
 
 def as_parallel(env: Any, turns: str, quicken: Callable[[Any], Any] = faster_conversion) -> Any:
     """Return an env with a parallel interface. `quicken` is applied to parallel envs and to PettingZoo's conversion."""
-    is_aec = hasattr(env, "agent_selection")
-    if not is_aec:
-        from pettingzoo import AECEnv
+    from pettingzoo import AECEnv
 
-        is_aec = isinstance(env, AECEnv)
-    if is_aec:
+    if hasattr(env, "agent_selection") or isinstance(env, AECEnv):
         if turns == "sequential":
             return TurnEnv(env)
         if not (getattr(env, "metadata", None) or {}).get("is_parallelizable", False):
@@ -60,30 +57,37 @@ def as_parallel(env: Any, turns: str, quicken: Callable[[Any], Any] = faster_con
     return quicken(env)
 
 
-# ---- all agents at once ---------------------------------------------------------------------------------------------
+class _Delegating:
+    """Env that passes on to the env inside it what it does not have itself."""
 
-
-class FastConversion:
-    """PettingZoo's conversion of an AEC env with a faster step. Everything else is passed on to the conversion."""
-
-    def __init__(self, conversion: Any) -> None:
-        self._conversion = conversion
-        self._find_core()
-        self.agents: list[Any] = []
+    def __init__(self, env: Any) -> None:
+        self.env = env
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_conversion":  # not set yet while this object is being unpickled or copied
+        if name == "env" or name.startswith("__"):  # `env` is not set yet while this object is unpickled or copied
             raise AttributeError(name)
-        return getattr(self._conversion, name)
+        return getattr(self.env, name)
 
     @property
     def unwrapped(self) -> Any:
-        return self._conversion.unwrapped
+        return self.env.unwrapped
+
+
+# ---- all agents at once ---------------------------------------------------------------------------------------------
+
+
+class FastConversion(_Delegating):
+    """PettingZoo's conversion of an AEC env with a faster step. Everything else is passed on to the conversion."""
+
+    def __init__(self, conversion: Any) -> None:
+        super().__init__(conversion)
+        self._find_core()
+        self.agents: list[Any] = []
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ByAgent, ByAgent]:
         self._find_core()  # a task may have changed the wrappers of the env
-        observations, infos = self._conversion.reset(seed=seed, options=options)
-        self.agents = self._conversion.agents
+        observations, infos = self.env.reset(seed=seed, options=options)
+        self.agents = self.env.agents
         return observations, infos
 
     def step(self, actions: Mapping[Agent, Any]) -> Results:
@@ -105,7 +109,7 @@ class FastConversion:
         observations = {agent: core.observe(agent) for agent in core.agents}
         while core.agents and (core.terminations[core.agent_selection] or core.truncations[core.agent_selection]):
             entry.step(None)
-        self.agents = self._conversion.agents = core.agents
+        self.agents = self.env.agents = core.agents
         return observations, rewards, terminations, truncations, infos
 
     def _find_core(self) -> None:
@@ -121,7 +125,7 @@ class FastConversion:
                 env = env.env
             return env
 
-        entry = core = behind_passive(self._conversion.aec_env)
+        entry = core = behind_passive(self.env.aec_env)
         is_bounded = type(entry) is wrappers.AssertOutOfBoundsWrapper
         if is_bounded or type(entry) is wrappers.ClipOutOfBoundsWrapper:
             core = behind_passive(entry.env)
@@ -130,29 +134,25 @@ class FastConversion:
 
 def _observing_changes_nothing(aec: Any) -> bool:
     """Test on a copy, before and after every agent has acted once, whether `observe` changes nothing."""
-    global_states = np.random.get_state(), random.getstate()
+    numpy_state, python_state = np.random.get_state(), random.getstate()
     try:
         twin = copy.deepcopy(aec)
         twin.reset(seed=0)
-        if not _observe_is_pure(twin):
-            return False
-        for agent in list(twin.agents):
-            actions = copy.deepcopy(twin.action_space(agent))
-            actions.seed(0)
-            twin.step(actions.sample())
-        return _observe_is_pure(twin)
+        for acts in (True, False):
+            before = _state_of(twin)
+            rounds = [pickle.dumps([twin.observe(agent) for agent in twin.agents]) for _ in range(2)]
+            if rounds[0] != rounds[1] or before != _state_of(twin):
+                return False
+            for agent in list(twin.agents) if acts else ():
+                actions = copy.deepcopy(twin.action_space(agent))
+                actions.seed(0)
+                twin.step(actions.sample())
+        return True
     except Exception:  # noqa: BLE001  # user code: an env that cannot be tested keeps PettingZoo's conversion
         return False
     finally:
-        np.random.set_state(global_states[0])
-        random.setstate(global_states[1])
-
-
-def _observe_is_pure(env: Any) -> bool:
-    """Return whether two rounds of observations are equal and leave the state of the env as it was."""
-    before = _state_of(env)
-    rounds = [pickle.dumps([env.observe(agent) for agent in env.agents]) for _ in range(2)]
-    return rounds[0] == rounds[1] and before == _state_of(env)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
 
 
 def _state_of(env: Any) -> list[bytes]:
@@ -161,17 +161,15 @@ def _state_of(env: Any) -> list[bytes]:
     state = getattr(getattr(own, "bit_generator", None), "state", None)
     pickled = [pickle.dumps((state, np.random.get_state(), random.getstate()))]
     for value in vars(env.unwrapped).values():
-        try:
+        with contextlib.suppress(Exception):  # a window or a lock is left out
             pickled.append(pickle.dumps(value))
-        except Exception:  # noqa: BLE001  # a window or a lock is left out
-            pickled.append(b"")
     return pickled
 
 
 # ---- one turn at a time ---------------------------------------------------------------------------------------------
 
 
-class TurnEnv:
+class TurnEnv(_Delegating):
     """An AEC env with a parallel interface in which a step is one agent's turn.
 
     Only the agent to move has an observation, and only its action is used. The rewards are those of all agents in this
@@ -181,18 +179,9 @@ class TurnEnv:
     takes_turns = True
 
     def __init__(self, env: Any) -> None:
-        self.env = env
+        super().__init__(env)
         if hasattr(env, "possible_agents"):
             self.possible_agents = env.possible_agents
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "env" or name.startswith("__"):  # `env` is not set yet while this object is unpickled or copied
-            raise AttributeError(name)
-        return getattr(self.env, name)
-
-    @property
-    def unwrapped(self) -> Any:
-        return self.env.unwrapped
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ByAgent, ByAgent]:
         self.env.reset(seed=seed, options=options)

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector.utils import batch_space
 
-from parallel_envs.vector.shared_arrays import snapshot
-from parallel_envs.vector.spaces import assembler, leaves, only_leaf
+from parallel_envs.vector.spaces import Leaf, assembler, leaves, only_leaf
 
 Agent = Hashable
 Kind = Literal["observation", "action"]
@@ -37,7 +36,7 @@ AGENTS, COMMON = "agents", "common"
 
 @dataclass(frozen=True)
 class Group:
-    """Agents with equal spaces. `indices` are their indices in the layout."""
+    """Equal spaces of agents (or envs), and the indices of these."""
 
     space: Space[Any]
     indices: tuple[int, ...]
@@ -59,11 +58,7 @@ class AgentLayout:
             raise ValueError(f"{env} has an empty list possible_agents. Leave it out if agents are not known.")
         if len(set(agents)) != len(agents):
             raise ValueError(f"The possible_agents of {env} name an agent twice: {list(agents)}. Name each agent once.")
-        return cls(
-            agents,
-            tuple(env.observation_space(agent) for agent in agents),
-            tuple(env.action_space(agent) for agent in agents),
-        )
+        return cls(agents, tuple(map(env.observation_space, agents)), tuple(map(env.action_space, agents)))
 
     @cached_property
     def index(self) -> dict[Agent, int]:
@@ -71,22 +66,22 @@ class AgentLayout:
 
     @cached_property
     def observation_groups(self) -> tuple[Group, ...]:
-        return _groups(self.observation_spaces)
+        return grouped(self.observation_spaces)
 
     @cached_property
     def action_groups(self) -> tuple[Group, ...]:
-        return _groups(self.action_spaces)
+        return grouped(self.action_spaces)
 
     @cached_property
     def has_one_action_array(self) -> bool:
-        """True if the actions of all agents are the rows of one array."""
         return len(self.action_groups) == 1 and only_leaf(leaves(self.action_spaces[0])) is not None
 
     def __len__(self) -> int:
         return len(self.agents)
 
 
-def _groups(spaces: Sequence[Space[Any]]) -> tuple[Group, ...]:
+def grouped(spaces: Sequence[Space[Any]]) -> tuple[Group, ...]:
+    """Return the different spaces, each with the indices at which it stands."""
     found: list[tuple[Space[Any], list[int]]] = []
     for index, space in enumerate(spaces):
         for known, indices in found:
@@ -99,7 +94,6 @@ def _groups(spaces: Sequence[Space[Any]]) -> tuple[Group, ...]:
 
 
 def group_key(number: int) -> str:
-    """Return the key of a group in joint observations and actions."""
     return f"{number:04}"
 
 
@@ -125,10 +119,6 @@ class _JointSpace(Dict):
     def __deepcopy__(self, memo: Any) -> Any:
         return type(self)(self.layout)  # type: ignore[call-arg]  # the classes below take a layout alone
 
-    def _shown(self, spaces: Iterable[object]) -> str:
-        pairs = zip(self.layout.agents, spaces, strict=True)
-        return "{" + ", ".join(f"{agent!r}: {space}" for agent, space in pairs) + "}"
-
 
 class JointObservations(_JointSpace):
     """The space of the observations, rewards and flags of all agents of an env."""
@@ -138,9 +128,10 @@ class JointObservations(_JointSpace):
         rewards = Box(-np.inf, np.inf, (len(layout),), np.float64)
         super().__init__(layout, {FLAGS: flags, REWARDS: rewards}, layout.observation_groups)
 
-    def __repr__(self) -> str:
-        pairs = zip(self.layout.observation_spaces, self.layout.action_spaces, strict=True)
-        return self._shown(f"{observed} to {done}" for observed, done in pairs)  # two may differ in actions alone
+    def __repr__(self) -> str:  # with the actions: two may differ in these alone
+        one = self.layout
+        spaces = zip(one.agents, one.observation_spaces, one.action_spaces, strict=True)
+        return "{" + ", ".join(f"{agent!r}: {observed} to {done}" for agent, observed, done in spaces) + "}"
 
 
 class JointActions(_JointSpace):
@@ -150,11 +141,10 @@ class JointActions(_JointSpace):
         super().__init__(layout, {}, layout.action_groups)
 
     def __repr__(self) -> str:
-        return self._shown(self.layout.action_spaces)
+        return repr(dict(zip(self.layout.agents, self.layout.action_spaces, strict=True)))
 
 
 def joint_actions(layout: AgentLayout) -> Space[Any]:
-    """Return the space of all agents' actions: a batch if they fit in one array, else a dict of groups."""
     return batch_space(layout.action_spaces[0], len(layout)) if layout.has_one_action_array else JointActions(layout)
 
 
@@ -212,11 +202,16 @@ def read_only(flags: Flags) -> Flags:
     return flags
 
 
+def empty_column(leaf: Leaf, num_rows: int) -> Any:
+    """Return a column for one part of a space: an array of zeros, or a list of None for parts without a shape."""
+    return np.zeros((num_rows, *leaf.shape), leaf.dtype) if leaf.fixed else [None] * num_rows
+
+
 def batch_of_rows(space: Space[Any], values: Mapping[int, Any], num_rows: int) -> Any:
     """Return a batch with these values at their rows; zeros (or None) in all other rows."""
     columns: list[Any] = []
     for leaf in leaves(space):
-        column: Any = np.zeros((num_rows, *leaf.shape), leaf.dtype) if leaf.fixed else [None] * num_rows
+        column = empty_column(leaf, num_rows)
         for row, value in values.items():
             column[row] = leaf.of(value)
         columns.append(column if leaf.fixed else tuple(column))
@@ -224,21 +219,9 @@ def batch_of_rows(space: Space[Any], values: Mapping[int, Any], num_rows: int) -
 
 
 def row_of(space: Space[Any], batch: Any, row: int) -> Any:
-    """Return one row of a batch of values of a space."""
     if isinstance(batch, list):
         return batch[row]
     return assembler(space)([leaf.of(batch)[row] for leaf in leaves(space)])
-
-
-def masked_copy(column: Any, mask: Flags) -> Any:
-    """Copy an array, or a tuple with one item a row; zeros (or None) where the mask is not set."""
-    if not isinstance(column, np.ndarray):
-        return tuple(snapshot(value) if kept else None for value, kept in zip(column, mask.tolist(), strict=True))
-    if np.count_nonzero(mask) == len(mask):  # the usual case
-        return column.copy()
-    copied = np.zeros(column.shape, column.dtype)
-    copied[mask] = column[mask]
-    return copied
 
 
 def shortened(value: Any) -> str:

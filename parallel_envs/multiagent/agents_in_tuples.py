@@ -45,20 +45,17 @@ class TupleAgents(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZ
                 raise TypeError(f"{env} has the space {space}. An environment of agents in tuples has Tuple spaces.")
         self.env = env
         self.metadata, self.render_mode = env.metadata, env.render_mode
-        self.possible_agents = [f"agent_{index}" for index in range(len(self._spaces("action_space")))]
-        self._split("observation_space", self._spaces("observation_space"))  # checks that there is one for each agent
+        action_spaces: Any = env.action_space
+        self.possible_agents = [f"agent_{index}" for index in range(len(action_spaces))]
+        self._observation_spaces = self._split("observation_space", env.observation_space)
+        self._action_spaces = self._split("action_space", action_spaces)
         self.agents = list[str]()
 
-    def _spaces(self, name: str) -> spaces.Tuple[Any]:
-        space = getattr(self.env, name)
-        assert isinstance(space, spaces.Tuple)
-        return space
-
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        return self._spaces("observation_space")[self.possible_agents.index(agent)]
+        return self._observation_spaces[agent]  # type: ignore[no-any-return]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        return self._spaces("action_space")[self.possible_agents.index(agent)]
+        return self._action_spaces[agent]  # type: ignore[no-any-return]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ByAgent, ByAgent]:
         observations, infos = self.env.reset(seed=seed, options=options)
@@ -73,19 +70,15 @@ class TupleAgents(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZ
             joint_action.append(int(action) if isinstance(space, spaces.Discrete) else action)
         results: Any = self.env.step(joint_action)
         observations, rewards, terminated, truncated, infos = results  # Gymnasium's types have one reward and one flag
-        terminations = {agent: bool(flag) for agent, flag in self._shared("terminated", terminated).items()}
-        truncations = {agent: bool(flag) for agent, flag in self._shared("truncated", truncated).items()}
         by_agent = (
             self._split("observations", observations),
             {agent: as_float(reward) for agent, reward in self._shared("rewards", rewards).items()},
-            terminations,
-            truncations,
+            {agent: bool(flag) for agent, flag in self._shared("terminated", terminated).items()},
+            {agent: bool(flag) for agent, flag in self._shared("truncated", truncated).items()},
             self._split_infos(infos),
         )
         acted = self.agents
-        self.agents = [agent for agent in acted if not terminations[agent] and not truncations[agent]]
-        if len(acted) == len(self.possible_agents):
-            return by_agent
+        self.agents = [agent for agent in acted if not by_agent[2][agent] and not by_agent[3][agent]]
         return tuple({agent: values[agent] for agent in acted} for values in by_agent)  # type: ignore[return-value]  # five
 
     def _split(self, what: str, values: Any) -> ByAgent:

@@ -42,6 +42,8 @@ from parallel_envs.vector.worker_tasks import WatchedOptions
 AGENT = "agent_0"
 """The agent of a Gymnasium environment."""
 
+_FORAGING = "Foraging-"
+"""Ids of level-based foraging begin so. They are Gymnasium's, with several agents."""
 _FORMS = (
     "Give the path of a PettingZoo module (mpe2.simple_spread_v3), a PettingZoo id (sisl/pursuit-v5), "
     "package.module:factory, ./file.py:Class, or a Gymnasium id (CartPole-v1)."
@@ -78,15 +80,15 @@ def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: Turns
             is_zoo = False
     if is_zoo:
         return ZooFactory(name, turns, kwargs)
+    namespace = name.rpartition("/")[0]
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        namespace = name.rpartition("/")[0]
-        if namespace and any(spec.namespace == namespace for spec in gymnasium.registry.values()):
-            return GymnasiumFactory(name, kwargs)  # an id without a version is known to `gymnasium.make` alone
-        advice = _advice(name)
-        reason = "" if advice.startswith("Did you mean") else f" ({error})"  # Gymnasium's own, of its own ids alone
-        raise ValueError(f"The environment {name!r} is unknown{reason}. {advice}") from None
+        # an id without a version is known to `gymnasium.make` alone
+        if not namespace or all(spec.namespace != namespace for spec in gymnasium.registry.values()):
+            advice = _advice(name)
+            reason = "" if advice.startswith("Did you mean") else f" ({error})"  # Gymnasium's own, of its own ids alone
+            raise ValueError(f"The environment {name!r} is unknown{reason}. {advice}") from None
     return GymnasiumFactory(name, kwargs)
 
 
@@ -196,7 +198,7 @@ class ZooFactory:
     def _import_module_of_id(self) -> str:
         """Import the module that stands before the id, if any, and return the id alone."""
         module, _, env_id = self.name.rpartition(":")
-        if module and not _is_foraging(env_id):
+        if module and not env_id.startswith(_FORAGING):
             self._imported(module)
         return env_id
 
@@ -228,47 +230,32 @@ def is_module_path(name: str) -> bool:
 
 
 def _nothing_found(name: str, missing_part: str) -> str:
-    """Return the error text for a name without an environment: what was looked for, and which names are near."""
-    missing = f"No module named {missing_part!r} was found: {name!r} was to have parallel_env or env."
-    if name in gymnasium.registry or re.fullmatch(r"([\w.]+:)?[\w./]*(\w-.*|/\w+_)v\d+", name):
-        missing = f"No PettingZoo environment has the id {name!r}."
-        if name in gymnasium.registry:
-            return f"{missing} It is the id of a Gymnasium environment: {_advice_for_gymnasium(name)}"
-        if (close := nearest_id(name)) is None:
-            return f"{missing} It looks like the id of a Gymnasium environment: {_advice_for_gymnasium(name)}"
-        if close not in gymnasium.registry:
-            return f"{missing} Did you mean {close!r}?"
-        advice = _advice_for_gymnasium(close)
-        return f"{missing} Did you mean {close!r}? That is the id of a Gymnasium environment: {advice}"
-    if ":" in name:
-        return f"{missing} Give the factory itself: MultiAgentEnvManager([factory] * num_envs)."
-    if close := nearest_module(name):
-        return f"{missing} Did you mean {close!r}?"
-    if close := nearest_id(name):
-        return f"{missing} No environment is registered with this id either. Did you mean {close!r}?"
-    package, _, _ = name.replace("/", ".").rpartition(".")
-    if package and (others := list(modules_of(package))):
-        return f"{missing} {package!r} has {', '.join(module.rpartition('.')[2] for module in others)}."
-    return (
-        f"{missing} Give its whole path, such as 'mpe2.simple_spread_v3', or its id, such as 'sisl/pursuit-v5', and "
-        "install the package that contains it."
-    )
-
-
-def _is_foraging(env_id: str) -> bool:
-    """Return whether this is level-based foraging: ids of Gymnasium with several agents."""
-    return env_id.startswith("Foraging-")
-
-
-def _advice_for_gymnasium(env_id: str) -> str:
-    """Return the advice for a Gymnasium id that was given as a PettingZoo id."""
-    if _is_foraging(env_id.rpartition(":")[2]):
-        return f"its agents are in tuples, so give [lambda: parallel_envs.tuple_agents({env_id!r})] * num_envs."
-    return (
-        "give that to ParallelEnvManager; where learners are to live in it, make "
-        f"MultiAgentEnvManager([env_factory({env_id!r})] * num_envs), with env_factory from "
-        "parallel_envs.multiagent.by_name."
-    )
+    """Return the error text for a name without a PettingZoo environment: what is missing, and the nearest name."""
+    known = gymnasium.registry
+    is_id = name in known or re.fullmatch(r"([\w.]+:)?[\w./]*(\w-.*|/\w+_)v\d+", name)
+    text = f"No module named {missing_part!r} was found: {name!r} was to have parallel_env or env."
+    if is_id:
+        text = f"No PettingZoo environment has the id {name!r}."
+    elif ":" in name:
+        return f"{text} Give the factory itself: MultiAgentEnvManager([factory] * num_envs)."
+    close = name if name in known else nearest_id(name) if is_id else nearest_module(name) or nearest_id(name)
+    if close not in (None, name):
+        text += f" Did you mean {close!r}?"
+    if close is None and not is_id:
+        package = name.replace("/", ".").rpartition(".")[0]
+        others = [module.rpartition(".")[2] for module in modules_of(package)] if package else []
+        return f"{text} {package!r} has {', '.join(others)}." if others else f"{text} {_FORMS}"
+    if close is not None and close not in known:
+        return text
+    env_id = close or name
+    if env_id.rpartition(":")[2].startswith(_FORAGING):
+        advice = f"its agents are in tuples, so give [lambda: parallel_envs.tuple_agents({env_id!r})] * num_envs."
+    else:
+        advice = (
+            "give that to ParallelEnvManager; where learners are to live in it, make "
+            f"MultiAgentEnvManager([env_factory({env_id!r})] * num_envs), with env_factory from {__name__}."
+        )
+    return f"{text} It {'looks like' if close is None else 'is'} the id of a Gymnasium environment: {advice}"
 
 
 # ---- Gymnasium ids, factories and files -----------------------------------------------------------------------------
@@ -371,27 +358,23 @@ class OneAgent:
 
 @dataclass(frozen=True, slots=True)
 class EnvInspection:
-    """The wrappers and task methods of an environment.
-
-    Args:
-        layers: The classes from the outermost wrapper to the environment itself, each as `module.Class`.
-        is_gymnasium: True for an environment of one agent with Gymnasium's interface.
-        way: How a task would reach the environment; None if there is no way.
-        method: The method that takes the task, with its signature; None where the task goes into a reset's options.
-        owner: The layer that has this method.
-        looks: True if a reset reads `options["task"]`. None if that was not tried because there is a method.
-        others: Further methods that have to do with tasks.
-        sample: A task from its own `sample_tasks`, as text; None where there is none.
-    """
+    """The wrappers and task methods of an environment."""
 
     layers: tuple[str, ...]
+    """The classes from the outermost wrapper to the environment itself, each as `module.Class`."""
     is_gymnasium: bool
     way: TaskWay | None
+    """How a task would reach the environment. None: there is no way."""
     method: str | None
+    """The method that takes the task, with its signature. None where the task goes into a reset's options."""
     owner: str | None
+    """The layer that has this method."""
     looks: bool | None
+    """True if a reset reads `options["task"]`. None: that was not tried, because there is a method."""
     others: tuple[str, ...]
+    """Further methods that have to do with tasks."""
     sample: str | None
+    """A task from its own `sample_tasks`, as text."""
 
 
 class EnvInspector:
@@ -428,7 +411,7 @@ def inspect_env(env: Any) -> EnvInspection:
             method = f"{way.value}{inspect.signature(part_of(env, way.value))}"
         except ValueError:  # compiled code does not always have a signature
             method = f"{way.value}(...)"
-    if way is TaskWay.OPTIONS:
+    elif way is TaskWay.OPTIONS:
         options = WatchedOptions(task="a task that only shows whether the env reads its options")
         with contextlib.suppress(Exception):  # an env that fails because of this task has read it, too
             env.reset(seed=0, options=options)
@@ -440,17 +423,10 @@ def inspect_env(env: Any) -> EnvInspection:
             break
         except Exception:  # noqa: BLE001  # the env has no sample_tasks, or one with other arguments
             continue
+    others = [name for name in ("get_task", "get_tasks", "sample_tasks") if any(hasattr(one, name) for one in layers)]
+    is_gymnasium = isinstance(env, gymnasium.Env)
     return EnvInspection(
-        layers=tuple(map(_class_path, layers)),
-        is_gymnasium=isinstance(env, gymnasium.Env),
-        way=way,
-        method=method,
-        owner=owner,
-        looks=looks,
-        others=tuple(
-            name for name in ("get_task", "get_tasks", "sample_tasks") if any(hasattr(one, name) for one in layers)
-        ),
-        sample=sample,
+        tuple(map(_class_path, layers)), is_gymnasium, way, method, owner, looks, tuple(others), sample
     )
 
 

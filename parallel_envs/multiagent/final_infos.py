@@ -2,7 +2,7 @@
 
 `SplitByAgent` turns results of `ParallelEnvManager` into `AgentResults`. When an episode ends, it adds `final_obs`,
 `final_reward` and `final_info` to the infos of each agent: the last results of that agent, which may have ended many
-steps earlier. `AgentMasks` holds the flags `alive` and `present` of the latest results of each env.
+steps earlier. It also holds the flags `alive` and `present` of the latest results of each env.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.multiagent.agent_layout import Agent, AgentResults, Flags, masked_copy, read_only, row_of
-from parallel_envs.multiagent.fixed_agents import FixedAgents
-from parallel_envs.multiagent.open_agents import OpenAgents
+from parallel_envs.multiagent.agent_arrays import FixedAgents, OpenAgents
+from parallel_envs.multiagent.agent_layout import Agent, AgentResults, Flags, read_only, row_of
 from parallel_envs.vector.checks import env_names
 from parallel_envs.vector.infos import add_info
 from parallel_envs.vector.shared_arrays import snapshot
@@ -39,52 +38,6 @@ class Infos(dict[Agent, dict[str, Any]]):
         self.common = common
 
 
-class AgentMasks:
-    """Flags `alive` and `present` by agent, from the latest results of each env. The arrays are never written to."""
-
-    def __init__(self, num_envs: int) -> None:
-        self._num_envs = num_envs
-        self.alive: dict[Agent, Flags] = {}
-        self.present: dict[Agent, Flags] = {}
-
-    def update(self, results: AgentResults, envs: npt.NDArray[np.intp] | None = None) -> None:
-        """Take the flags of these envs (None: all) from their latest results."""
-        if envs is None:
-            self.alive, self.present = results.alive, results.present
-            return
-        self.alive = self._with_rows(self.alive, envs, results.alive)
-        self.present = self._with_rows(self.present, envs, results.present)
-        for agent in [agent for agent in self.alive if agent not in results.alive]:
-            if not self.alive[agent].any() and not self.present[agent].any():  # the agent has left every env
-                del self.alive[agent], self.present[agent]
-
-    def _with_rows(
-        self, flags: Mapping[Agent, Flags], envs: npt.NDArray[np.intp], news: Mapping[Agent, Flags]
-    ) -> dict[Agent, Flags]:
-        changed = {}
-        for agent in {**flags, **news}:
-            mask = flags[agent].copy() if agent in flags else np.zeros(self._num_envs, np.bool_)
-            mask[envs] = news.get(agent, False)
-            changed[agent] = read_only(mask)
-        return changed
-
-    def check_actions(self, actions: Mapping[Agent, Any], agents: Iterable[Agent], envs: Sequence[int]) -> None:
-        """Raise ValueError for actions of an unknown agent, or if an agent that is to act in `envs` has none.
-
-        `agents` are all agents that are known.
-        """
-        for agent in actions:
-            if agent not in self.alive and agent not in agents:
-                raise ValueError(f"Actions were given for {agent!r}, which is no agent here: {list(agents)}.")
-        for agent, alive in self.alive.items():
-            if actions.get(agent) is None and (acting := (alive & self.present[agent])[list(envs)]).any():
-                where = env_names([envs[row] for row in np.flatnonzero(acting).tolist()])
-                raise ValueError(
-                    f"No actions were given for {agent!r}, which is alive in {where}. Give actions for every agent of "
-                    "agents_now."
-                )
-
-
 @dataclass(frozen=True, slots=True)
 class _StepResults:
     """Results of a step, with a row for each of `envs`: before (`last`) and after (`shown`) a reset in SAME_STEP mode.
@@ -103,36 +56,53 @@ class _StepResults:
             return np.zeros_like(where)
         return (self.last.terminations[agent] | self.last.truncations[agent]) & where
 
-    def has_infos(self, agent: Agent) -> bool:
-        return bool(self.last.infos.get(agent) or self.shown.infos.get(agent))
-
     def info(self, agent: Agent, row: int) -> dict[str, Any]:
         infos = self.last.infos if row in self.finals else self.shown.infos
         return info_of(infos.get(agent, {}), row)
 
 
 class SplitByAgent:
-    """Splits results by agent. Keeps final results of agents that ended early until the episode of their env ends."""
+    """Splits results by agent. Keeps final results of agents that ended early until the episode of their env ends.
 
-    def __init__(self, agents: FixedAgents | OpenAgents, masks: AgentMasks) -> None:
-        self._agents, self._masks = agents, masks
+    `alive` and `present` are the flags by agent of the latest results of each env. Their arrays are never written to.
+    """
+
+    def __init__(self, agents: FixedAgents | OpenAgents, num_envs: int) -> None:
+        self._agents, self._num_envs = agents, num_envs
+        self.alive: dict[Agent, Flags] = {}
+        self.present: dict[Agent, Flags] = {}
         self._final_results: dict[int, dict[Agent, FinalResult]] = {}
         """By env and agent."""
+
+    def check_actions(self, actions: Mapping[Agent, Any], envs: Sequence[int]) -> None:
+        """Raise ValueError for actions of an unknown agent, or if an agent that is to act in `envs` has none."""
+        for agent in actions:
+            if agent not in self.alive and agent not in self._agents.agents:
+                known = list(self._agents.agents)
+                raise ValueError(f"Actions were given for {agent!r}, which is no agent here: {known}.")
+        for agent, alive in self.alive.items():
+            if actions.get(agent) is None and (acting := (alive & self.present[agent])[list(envs)]).any():
+                where = env_names([envs[row] for row in np.flatnonzero(acting).tolist()])
+                raise ValueError(
+                    f"No actions were given for {agent!r}, which is alive in {where}. Give actions for every agent of "
+                    "agents_now."
+                )
 
     def forget(self, envs: Iterable[int]) -> None:
         """Drop the final results of episodes in these envs, which were broken off or lost."""
         for env in envs:
             self._final_results.pop(int(env), None)
 
-    def of_reset(self, observations: Any, infos: Any, others: Collection[int], num_envs: int) -> AgentResults:
+    def of_reset(self, observations: Any, infos: Any, others: Collection[int]) -> AgentResults:
         """Split the results of a reset. The envs `others` were not reset."""
-        results = self._agents.split(self._agents.without_infos(observations, others), infos, num_envs)
-        self._masks.update(results)
+        results = self._agents.split(self._agents.without_infos(observations, others), infos, self._num_envs)
+        self.alive, self.present = results.alive, results.present
         return results
 
-    def of_error(self, observations: Any, num_envs: int) -> None:
+    def of_error(self, observations: Any) -> None:
         """Update masks and spaces after an error: the envs that did not raise have gone on."""
-        self._masks.update(self._agents.split(observations, {}, num_envs))
+        results = self._agents.split(observations, {}, self._num_envs)
+        self.alive, self.present = results.alive, results.present
 
     def of_step(
         self, envs: npt.NDArray[np.intp] | None, observations: Any, ended: Flags, infos: Any
@@ -168,14 +138,26 @@ class SplitByAgent:
                         kept[agent] = self._final_result(step, agent, row)
             if over.any():
                 self._add_final_infos(step, over)
-        self._masks.update(shown, envs)
+        if envs is None:
+            self.alive, self.present = shown.alive, shown.present
+            return last, shown
+        self.alive, self.present = self.alive.copy(), self.present.copy()  # results share these dicts
+        for flags, news in ((self.alive, shown.alive), (self.present, shown.present)):
+            for agent in {**flags, **news}:
+                mask = flags[agent].copy() if agent in flags else np.zeros(self._num_envs, np.bool_)
+                mask[envs] = news.get(agent, False)
+                flags[agent] = read_only(mask)
+        gone = [agent for agent in self.alive if agent not in shown.alive]
+        for agent in gone:
+            if not self.alive[agent].any() and not self.present[agent].any():  # the agent has left every env
+                del self.alive[agent], self.present[agent]
         return last, shown
 
     def _end_lost(self, step: _StepResults, lost: Flags) -> None:
         """End the episodes that were lost with their worker: truncate every living agent, without final infos."""
         last, shown = step.last, step.shown
         self.forget(step.envs[lost])
-        for agent, before in self._masks.alive.items():
+        for agent, before in self.alive.items():
             cut = lost & before[step.envs]
             if agent not in shown.truncations and cut.any():
                 self._agents.add_absent(shown, agent)
@@ -193,18 +175,21 @@ class SplitByAgent:
             for agent, result in self._final_results.pop(int(step.envs[row]), {}).items():
                 earlier.setdefault(agent, {})[row] = result
         for agent in {**step.last.terminations, **earlier}:
-            now = step.ended(agent, over)
-            if agent in earlier:
-                latest = {row: self._final_result(step, agent, row) for row in np.flatnonzero(now).tolist()}
-                infos.setdefault(agent, {}).update(self._batch(agent, {**earlier[agent], **latest}, num_rows))
-            elif np.count_nonzero(now):  # the usual case, without a look at each row's observation
-                last, seen = step.last, now & step.last.present[agent]
-                final_infos: dict[str, Any] = {}
-                for row in np.flatnonzero(now).tolist() if step.has_infos(agent) else ():
-                    add_info(final_infos, snapshot(step.info(agent, row)), row, num_rows)
-                observations = self._agents.masked_copy(agent, last.observations[agent], seen)
-                rewards = masked_copy(last.rewards[agent], now)
-                infos.setdefault(agent, {}).update(_final(observations, seen, rewards, final_infos, now))
+            results = earlier.get(agent, {})
+            for row in np.flatnonzero(step.ended(agent, over)).tolist():
+                results[row] = self._final_result(step, agent, row)
+            if not results:
+                continue
+            mask, seen, rewards = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_), np.zeros(num_rows)
+            final_infos: dict[str, Any] = {}
+            for row, (observation, reward, info) in results.items():
+                mask[row], seen[row], rewards[row] = True, observation is not None, reward
+                add_info(final_infos, info, row, num_rows)
+            observations = {row: result[0] for row, result in results.items() if result[0] is not None}
+            own = infos.setdefault(agent, {})
+            own[FINAL_OBS], own[f"_{FINAL_OBS}"] = self._agents.batch_of_rows(agent, observations, num_rows), seen
+            own[FINAL_REWARD], own[f"_{FINAL_REWARD}"] = rewards, mask
+            own[FINAL_INFO], own[f"_{FINAL_INFO}"] = final_infos, mask.copy()
 
     def _final_result(self, step: _StepResults, agent: Agent, row: int) -> FinalResult:
         last, observation = step.last, None
@@ -212,27 +197,6 @@ class SplitByAgent:
             space = self._agents.space("observation", agent)
             observation = snapshot(row_of(space, last.observations[agent], row))
         return observation, float(last.rewards[agent][row]), snapshot(step.info(agent, row))
-
-    def _batch(self, agent: Agent, results: Mapping[int, FinalResult], num_rows: int) -> dict[str, Any]:
-        """Return the final results of some rows as infos."""
-        mask, seen, rewards = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_), np.zeros(num_rows)
-        infos: dict[str, Any] = {}
-        for row, (observation, reward, info) in results.items():
-            mask[row], seen[row], rewards[row] = True, observation is not None, reward
-            add_info(infos, info, row, num_rows)
-        observations = {row: result[0] for row, result in results.items() if result[0] is not None}
-        return _final(self._agents.batch_of_rows(agent, observations, num_rows), seen, rewards, infos, mask)
-
-
-def _final(observations: Any, seen: Flags, rewards: Any, infos: dict[str, Any], mask: Flags) -> dict[str, Any]:
-    return {
-        FINAL_OBS: observations,
-        f"_{FINAL_OBS}": seen,
-        FINAL_REWARD: rewards,
-        f"_{FINAL_REWARD}": mask,
-        FINAL_INFO: infos,
-        f"_{FINAL_INFO}": mask.copy(),
-    }
 
 
 def info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ the arguments of `MultiAgentEnvManager`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ from parallel_envs.multiagent.agent_layout import (
     AgentLayout,
     Anything,
     JointObservations,
+    empty_column,
     group_key,
     joint_actions,
     shortened,
@@ -46,7 +48,7 @@ ByAgent = Mapping[Agent, Any]
 Results = tuple[dict[Agent, Any], dict[Agent, Any], dict[Agent, Any], dict[Agent, Any], dict[Agent, Any]]
 
 _RESULTS = ("observations", "rewards", "terminations", "truncations", "infos")
-_WRAPPED = ("env", "aec_env", "_conversion")
+_WRAPPED = ("env", "aec_env")
 """Attributes in which wrappers and conversions hold the env they wrap."""
 
 _NUMBERS = frozenset((float, int, bool, np.float64, np.float32))
@@ -72,10 +74,7 @@ class BaseJointEnv(gymnasium.Env[Any, Any]):
         return self.env.unwrapped
 
     def wait_after_loss(self) -> None:
-        """Show no agents until the next reset, as after the end of an episode. Called when an episode was lost.
-
-        The new env has been reset already, so that it has an observation to show. It is not stepped.
-        """
+        """Show no agents and take no steps until the next reset. Called when an episode was lost."""
         self._waits = True
 
     def get_wrapper_attr(self, name: str) -> Any:
@@ -99,7 +98,6 @@ class BaseJointEnv(gymnasium.Env[Any, Any]):
         self.env.close()
 
     def _reset_env(self, seed: int | None, options: Info | None) -> tuple[dict[Agent, Any], dict[Agent, Any]]:
-        """Reset the env, check its results and return observations and infos."""
         self._num_steps, self._waits = 0, False
         given = {"seed": seed, "options": options}
         results = self.env.reset(**{key: value for key, value in given.items() if value is not None})
@@ -124,25 +122,20 @@ class BaseJointEnv(gymnasium.Env[Any, Any]):
                 self._check_observed(after, observations)
                 dead = self._seen_agents.difference(after, actions)
                 for what, values in (("an observation", observations), ("a termination", terminations)):
-                    for agent in values:
-                        if agent in dead:
-                            raise self._error(
-                                f"returned {what} for {agent!r}, which was not alive before it and is not after it. "
-                                "Return values for living agents only."
-                            )
-            for agent in after:
-                if terminations.get(agent) or truncations.get(agent):
-                    raise self._error(
-                        f"ended {agent!r} and kept it in its agents. Take an agent that is terminated or truncated out "
-                        "of `agents`."
-                    )
+                    if wrong := dead.intersection(values):
+                        raise self._error(
+                            f"returned {what} for {wrong.pop()!r}, which was not alive before it and is not after it. "
+                            "Return values for living agents only."
+                        )
+            if kept := [agent for agent in after if terminations.get(agent) or truncations.get(agent)]:
+                raise self._error(f"ended {kept[0]!r} and kept it in its agents. Take agents that end out of `agents`.")
             self._seen_agents |= after
         return results, usual
 
     def _check_types(self, results: Any, names: tuple[str, ...]) -> None:
         """Raise TypeError unless the env returned one dict for each of these names."""
-        if not isinstance(results, tuple | list) or len(results) != len(names):
-            is_one = not isinstance(results, tuple | list)
+        is_one = not isinstance(results, tuple | list)
+        if is_one or len(results) != len(names):
             given = f"one {type(results).__name__}: {shortened(results)}" if is_one else f"{len(results)} values"
             expected = f"A parallel environment returns {len(names)} dicts by agent here: {', '.join(names)}."
             raise self._error(f"returned {given}. {expected}", TypeError)
@@ -157,9 +150,8 @@ class BaseJointEnv(gymnasium.Env[Any, Any]):
         return info if isinstance(info, dict) else dict(info)
 
     def _check_observed(self, agents: Iterable[Agent], observations: ByAgent) -> None:
-        for agent in agents:
-            if agent not in observations:
-                raise self._no_observation(agent)
+        if missing := [agent for agent in agents if agent not in observations]:
+            raise self._no_observation(missing[0])
 
     def _no_observation(self, agent: Agent) -> Exception:
         return self._error(
@@ -171,10 +163,6 @@ class BaseJointEnv(gymnasium.Env[Any, Any]):
         return kind(f"In {moment} the environment {fact}")
 
     def _joint_end(self, truncations: ByAgent) -> tuple[bool, bool]:
-        """Return terminated and truncated of the env, which ends when no agent is left.
-
-        It is truncated if some agent was truncated in the last step, else terminated.
-        """
         if self.env.agents:
             return False, False
         truncated = any(truncations.values())
@@ -214,10 +202,7 @@ class JointEnv(BaseJointEnv):
         self._stacks = [(group_key(number), stack) for number, stack in enumerate(stacks)]
         self._stack_of = {agent: stack for stack, agents in zip(stacks, groups, strict=True) for agent in agents}
         self._action_place: dict[Agent, tuple[Any, ...]] = {}
-        """By agent the key of its group, its row there, and leaves and assembler of its space.
-
-        Both are None where the action is one array or number. The dict is empty if all actions lie in one array.
-        """
+        """By agent the key of its group, its row there, and leaves and assembler of its space (None: one array)."""
         for number, group in enumerate(() if layout.has_one_action_array else layout.action_groups):
             parts = leaves(group.space)
             made_of = (None, None) if only_leaf(parts) is not None else (parts, assembler(group.space))
@@ -225,36 +210,37 @@ class JointEnv(BaseJointEnv):
                 self._action_place[layout.agents[index]] = (group_key(number), row, *made_of)
         self._flags = np.zeros(len(layout), np.uint8)
         self._rewards = np.zeros(len(layout), np.float64)
-        self._observed: set[Agent] = set()
+        self._everyone = frozenset(self._all_agents)
+        self._observed: frozenset[Agent] = frozenset()
         """Agents whose observations are in the arrays now."""
-        self._flags_are_full = False
-        """True while the flags say that all agents are present and go on."""
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         observations, infos = self._reset_env(seed, options)
-        self._check_spaces()
         self._write_some(observations, {}, {})
         self._rewards[:] = 0.0
         return self._joint(), self._joint_info(infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
         if self._waits:
-            self._set_observed({})
-            self._flags_are_full, self._flags[:], self._rewards[:] = False, 0, 0.0
+            self._write_some({}, {}, {})
+            self._rewards[:] = 0.0
             return self._joint(), 0.0, True, False, {}
         agents, layout = self.env.agents, self.layout
         if not layout.has_one_action_array:
-            actions = {agent: self._action(action[GROUPS], agent) for agent in agents}
+            actions = {}
+            for agent in agents:
+                key, row, parts, assemble = self._action_place[agent]
+                group = action[GROUPS][key]
+                actions[agent] = group[row] if parts is None else assemble([leaf.of(group)[row] for leaf in parts])
         elif agents == self._all_agents:
             actions = dict(zip(agents, action, strict=False))
         else:
             actions = {agent: action[layout.index[agent]] for agent in agents}
         (observations, rewards, terminations, truncations, infos), usual = self._step_env(actions)
         if usual and self.env.agents == self._all_agents:
-            self._write_all(observations)
-            if not self._flags_are_full:
-                self._flags[:] = PRESENT | ALIVE
-                self._observed, self._flags_are_full = set(self._all_agents), True
+            for _, stack in self._stacks:
+                stack.write_all(observations)
+            self._flags[:], self._observed = PRESENT | ALIVE, self._everyone
         else:
             self._write_some(observations, terminations, truncations)
         values = list(map(rewards.get, self._all_agents))
@@ -264,18 +250,19 @@ class JointEnv(BaseJointEnv):
         terminated, truncated = self._joint_end(truncations)
         return self._joint(), 0.0, terminated, truncated, self._joint_info(infos)
 
-    def _action(self, groups: Mapping[str, Any], agent: Agent) -> Any:
-        key, row, parts, assemble = self._action_place[agent]
-        group = groups[key]
-        return group[row] if parts is None else assemble([leaf.of(group)[row] for leaf in parts])
-
     def _write_some(self, observations: ByAgent, terminations: ByAgent, truncations: ByAgent) -> None:
         """Write observations and flags where some agents may be missing or have ended."""
-        self._flags_are_full = False
-        if self._observed != observations.keys():
-            self._set_observed(observations)
+        if strangers := observations.keys() - self._everyone:
+            raise ValueError(
+                f"The environment returned an observation for {strangers.pop()!r}, which is not among its "
+                f"possible_agents {self._all_agents}. Name all agents there, or leave possible_agents out."
+            )
+        for agent in self._observed.difference(observations):
+            self._stack_of[agent].clear(agent)
+        self._observed = frozenset(observations)
         if len(self._observed) == len(self._all_agents):
-            self._write_all(observations)
+            for _, stack in self._stacks:
+                stack.write_all(observations)
         else:
             for agent, observation in observations.items():
                 self._stack_of[agent].write(agent, observation)
@@ -283,7 +270,7 @@ class JointEnv(BaseJointEnv):
         flags = [0] * len(index)
         for agent in observations:
             flags[index[agent]] = PRESENT
-        for agent in self.env.agents:
+        for agent in self.env.agents if not self._waits else ():
             if agent not in index or not (flags[index[agent]] or self._takes_turns):
                 raise self._no_observation(agent)  # one agent has left unannounced while this one has come
             flags[index[agent]] |= ALIVE
@@ -293,54 +280,16 @@ class JointEnv(BaseJointEnv):
                     flags[index[agent]] |= bit
         self._flags[:] = flags
 
-    def _write_all(self, observations: ByAgent) -> None:
-        for _, stack in self._stacks:
-            stack.write_all(observations)
-
-    def _set_observed(self, observations: ByAgent) -> None:
-        """Record that exactly these agents have observations, and clear the rows of all others."""
-        for agent in observations:
-            if agent not in self._stack_of:
-                raise ValueError(
-                    f"The environment returned an observation for {agent!r}, which is not among its possible_agents "
-                    f"{self._all_agents}. Name all agents there, or leave possible_agents out."
-                )
-        for agent in self._observed.difference(observations):
-            self._stack_of[agent].clear(agent)
-        self._observed = set(observations)
-
     def _joint(self) -> Info:
-        return {
-            FLAGS: self._flags,
-            REWARDS: self._rewards,
-            GROUPS: {key: stack.value for key, stack in self._stacks},
-        }
+        groups = {key: stack.value for key, stack in self._stacks}
+        return {FLAGS: self._flags, REWARDS: self._rewards, GROUPS: groups}
 
     def _joint_info(self, infos: ByAgent) -> Info:
         """Return the non-empty infos: those of agents by index, and beside them those of no agent."""
         index, own = self.layout.index, self._checked_info
         by_index = {str(index[agent]): own(info, agent) for agent, info in infos.items() if info and agent in index}
         common = {str(key): value for key, value in infos.items() if key not in index}
-        joint: Info = {AGENTS: by_index} if by_index else {}
-        if common:
-            joint[COMMON] = common
-        return joint
-
-    def _check_spaces(self) -> None:
-        """Raise ValueError if the space of an agent has changed: arrays have been laid out for the first one."""
-        layout = self.layout
-        asked = (
-            ("observation space", self.env.observation_space, layout.observation_spaces),
-            ("action space", self.env.action_space, layout.action_spaces),
-        )
-        for what, space_of, known in asked:
-            for agent, space in zip(layout.agents, known, strict=True):
-                now = space_of(agent)
-                if now is not space and now != space:
-                    raise ValueError(
-                        f"The {what} of {agent!r} has changed from {space} to {now}. Spaces must stay as they are; "
-                        "an environment whose spaces change has no possible_agents."
-                    )
+        return {**({AGENTS: by_index} if by_index else {}), **({COMMON: common} if common else {})}
 
 
 class _Stack:
@@ -350,10 +299,7 @@ class _Stack:
         self._agents = tuple(agents)
         self._row = {agent: row for row, agent in enumerate(agents)}
         self._leaves, self._assemble = leaves(space), assembler(space)
-        self._columns: list[Any] = [
-            np.zeros((len(agents), *leaf.shape), leaf.dtype) if leaf.fixed else [None] * len(agents)
-            for leaf in self._leaves
-        ]
+        self._columns: list[Any] = [empty_column(leaf, len(agents)) for leaf in self._leaves]
         only = only_leaf(self._leaves)
         self._shape = None if only is None else only.shape
         self._end_to_end = self._columns[0].reshape(-1, *self._shape[1:]) if self._shape else None
@@ -375,7 +321,6 @@ class _Stack:
             self.write(agent, observations[agent])
 
     def write(self, agent: Agent, observation: Any) -> None:
-        """Write the row of an agent."""
         row = self._row[agent]
         if type(observation) is np.ndarray and observation.shape == self._shape and observation.dtype.kind in "biuf":
             self._columns[0][row] = observation  # the usual case
@@ -391,7 +336,6 @@ class _Stack:
                 ) from error
 
     def clear(self, agent: Agent) -> None:
-        """Set the row of an agent to zeros (or None)."""
         for leaf, column in zip(self._leaves, self._columns, strict=True):
             column[self._row[agent]] = 0 if leaf.fixed else None
 
@@ -405,17 +349,18 @@ class _Stack:
 
 def _checked_part(observation: Any, leaf: Leaf, agent: Agent) -> Any:
     """Return a part of an observation. Raise ValueError if it is missing or has the wrong shape."""
+    advice = "Correct the environment or its observation_space."
     try:
         value = leaf.of(observation)
     except (KeyError, IndexError, TypeError) as error:
         raise ValueError(
             f"The environment returned an observation without {leaf.name} for {agent!r}, whose observation space says "
-            f"that there is one: {observation!r}. Correct the environment or its observation_space."
+            f"that there is one: {observation!r}. {advice}"
         ) from error
     if leaf.fixed and np.shape(value) != leaf.shape:
         raise ValueError(
             f"The environment returned an observation{leaf.name} of shape {np.shape(value)} for {agent!r}, but its "
-            f"observation space says {leaf.shape}. Correct the environment or its observation_space."
+            f"observation space says {leaf.shape}. {advice}"
         )
     return value
 
@@ -480,24 +425,12 @@ class JointFactory:
 
     def __call__(self) -> JointEnv | OpenJointEnv:
         env = self.make()
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(getattr(env, "close", int))  # an env may have no `close`
             parallel = as_parallel(env, self.turns)
-            return JointEnv(parallel) if hasattr(parallel, "possible_agents") else OpenJointEnv(parallel)
-        except BaseException:
-            close = getattr(env, "close", None)
-            if close is not None:
-                close()
-            raise
-
-
-@dataclass(frozen=True)
-class TaskOfJoint:
-    """Task setter that is called with the PettingZoo env inside a joint env."""
-
-    setter: Callable[[Any, Any], None]
-
-    def __call__(self, env: JointEnv | OpenJointEnv, task: Any) -> None:
-        self.setter(_env_within(env), task)
+            joint = JointEnv(parallel) if hasattr(parallel, "possible_agents") else OpenJointEnv(parallel)
+            undo.pop_all()
+        return joint
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,15 +440,11 @@ class OnJoint:
     function: Callable[..., Any]
 
     def __call__(self, env: JointEnv | OpenJointEnv, *args: Any) -> Any:
-        return self.function(_env_within(env), *args)
+        return self.function(env.env.env if isinstance(env.env, TurnEnv) else env.env, *args)
 
     @property
     def __name__(self) -> str:
         return str(getattr(self.function, "__name__", type(self.function).__name__))
-
-
-def _env_within(env: JointEnv | OpenJointEnv) -> Any:
-    return env.env.env if isinstance(env.env, TurnEnv) else env.env
 
 
 def joint_factories(
@@ -533,19 +462,14 @@ def joint_factories(
         if is_env_file(env_fns):
             return [JointFactory(FileFactory.of(env_fns, env_kwargs), turns)] * int(num_envs)
         if not env_fns.strip(".") or env_fns.startswith("."):
-            raise ValueError(
-                f"{env_fns!r} is not the path of a module. Give one such as 'mpe2.simple_spread_v3', or an id such as "
-                "'sisl/pursuit-v5'."
-            )
+            raise ValueError(f"{env_fns!r} is not the path of a module. Give one such as 'mpe2.simple_spread_v3'.")
         return [JointFactory(ZooFactory(env_fns, turns, dict(env_kwargs or {})), turns)] * int(num_envs)
     if not isinstance(env_fns, Sequence):
         raise TypeError(
             f"env_fns={env_fns!r} is neither a sequence of callables nor the path of a PettingZoo module nor an id."
         )
     if num_envs is not None or env_kwargs is not None:
-        raise ValueError(
-            "num_envs and env_kwargs go with a module path or an id. With callables, give one for each environment."
-        )
+        raise ValueError("num_envs and env_kwargs go with a module path or an id. Give one callable for each env.")
     for env, make in enumerate(env_fns):
         if not callable(make):
             raise TypeError(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,10 @@ from gymnasium.vector.utils import batch_space
 
 from parallel_envs.choices import Autoreset, Turns
 from parallel_envs.errors import EnvError, WorkerDied
-from parallel_envs.multiagent.agent_layout import Agent, AgentResults, Flags, JointObservations, Kind
-from parallel_envs.multiagent.final_infos import AgentMasks, Infos, SplitByAgent
-from parallel_envs.multiagent.fixed_agents import FixedAgents
-from parallel_envs.multiagent.joint_env import JointFactory, OnJoint, TaskOfJoint, joint_factories
-from parallel_envs.multiagent.open_agents import OpenAgents
+from parallel_envs.multiagent.agent_arrays import FixedAgents, OpenAgents
+from parallel_envs.multiagent.agent_layout import Agent, AgentResults, Flags, JointObservations, Kind, grouped
+from parallel_envs.multiagent.final_infos import Infos, SplitByAgent
+from parallel_envs.multiagent.joint_env import JointFactory, OnJoint, joint_factories
 from parallel_envs.spelling import unknown_keyword
 from parallel_envs.threads import ClosedAtExit, one_thread
 from parallel_envs.vector import ParallelEnvManager
@@ -31,6 +31,18 @@ from parallel_envs.vector.manager import CommonOptions
 
 ByAgent = dict[Agent, Any]
 Step = tuple[ByAgent, ByAgent, ByAgent, ByAgent, Infos]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _delegated(method: Callable[Concatenate[ParallelEnvManager, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """Return a method of `MultiAgentEnvManager` that calls this one of the manager underneath."""
+
+    @functools.wraps(method)
+    def delegated(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast("R", getattr(self.envs, method.__name__)(*args, **kwargs))
+
+    return cast("Callable[Concatenate[Any, P], R]", delegated)
 
 
 class _JointEnvManager(ParallelEnvManager):
@@ -44,9 +56,8 @@ class _JointEnvManager(ParallelEnvManager):
         except RuntimeError as error:
             if type(error) is not RuntimeError:  # an error of an environment or a worker
                 raise
-            fact = str(error)  # the environments differ: replace the advice, which is for environments without agents
-            for advice in (" With observation_mode=", " To batch actions,"):
-                fact = fact.partition(advice)[0]
+            # the environments differ: replace the advice, which is for environments without agents
+            fact = str(error).partition(" With observation_mode=")[0].partition(" To batch actions,")[0]
             raise RuntimeError(
                 f"{fact} The environments of one manager must have the same agents with equal spaces: open one manager "
                 "for each kind. (Only environments without possible_agents may differ in their agents and spaces.)"
@@ -69,8 +80,7 @@ class MultiAgentEnvManager(ClosedAtExit):
     which the agent is still in play, `present[agent]` the rows in which it has an observation: other rows hold zeros.
     An agent acts next in the rows in which it is both; actions in all other rows are ignored. In the step that ends an
     agent, its last observation is present and the agent is not alive. Flags, `terminations` and `truncations` included,
-    are read-only: copy them to change them. `agents_now` names the agents that are alive in some environment. It is
-    seldom empty, because environments are reset at different times. So count steps, as above.
+    are read-only: copy them to change them.
 
     An environment's episode ends when no agent is left; the environment is then reset as `autoreset_mode` says. In that
     step the infos of each agent hold `final_obs`, `final_reward` and `final_info`, the last results of that agent, with
@@ -116,7 +126,7 @@ class MultiAgentEnvManager(ClosedAtExit):
         factories = joint_factories(env_fns, num_envs, turns, env_kwargs)
         self.turns = turns
         if callable(setter := options.get("task_setter")):
-            options["task_setter"] = TaskOfJoint(setter)
+            options["task_setter"] = OnJoint(setter)
         self.envs: ParallelEnvManager = _JointEnvManager(factories, **options)
         """The manager underneath: each environment with all its agents is one of its environments."""
         self._guard = self.envs._guard
@@ -124,8 +134,7 @@ class MultiAgentEnvManager(ClosedAtExit):
         self._rows = FixedAgents(space.layout) if isinstance(space, JointObservations) else OpenAgents()
         self.num_envs, self.num_workers = self.envs.num_envs, self.envs.num_workers
         self.metadata, self.render_mode = self.envs.metadata, self.envs.render_mode
-        self._masks = AgentMasks(self.num_envs)
-        self._split = SplitByAgent(self._rows, self._masks)
+        self._split = SplitByAgent(self._rows, self.num_envs)
         self._resetting: list[int] = []
         self._was_reset = False
         self._masks_are_late = False
@@ -141,7 +150,6 @@ class MultiAgentEnvManager(ClosedAtExit):
 
     @property
     def is_open(self) -> bool:
-        """True if the environments have no `possible_agents`."""
         return isinstance(self._rows, OpenAgents)
 
     @property
@@ -151,7 +159,7 @@ class MultiAgentEnvManager(ClosedAtExit):
         With `turns="simultaneous"` the agent acts there next. With `turns="sequential"` players that wait for their
         turn are alive too: `alive[agent] & present[agent]` marks the environments in which the agent is to move.
         """
-        return self._masks.alive
+        return self._split.alive
 
     @property
     def present(self) -> dict[Agent, Flags]:
@@ -160,15 +168,14 @@ class MultiAgentEnvManager(ClosedAtExit):
         It acts there next, or has just ended (and is not alive). With `turns="sequential"`, only the agent to move and
         agents that have just ended are present.
         """
-        return self._masks.present
+        return self._split.present
 
     @property
     def agents_now(self) -> tuple[Agent, ...]:
         """The agents that are alive in some environment: give actions for all of them.
 
-        Where episodes differ in length and environments are reset as they end, some agent is always alive: a loop
-        `while envs.agents_now` need not end. With `turns="sequential"` all players are included, and only the moves of
-        players that are `present` are used (and must be given).
+        It is seldom empty, because environments are reset at different times: count steps. With `turns="sequential"`
+        all players are included, and only the moves of players that are `present` are used (and must be given).
         """
         return tuple(agent for agent, alive in self.alive.items() if alive.any())
 
@@ -201,18 +208,11 @@ class MultiAgentEnvManager(ClosedAtExit):
             (env,) = some_envs(env_id, self.num_envs)
             return self._rows.space(kind, agent, env)
         spaces = self._rows.spaces_by_row(kind, agent, self.num_envs) or ()
-        different: list[tuple[Space[Any], list[int]]] = []
-        for env, space in enumerate(spaces):
-            for known, envs in different:
-                if known == space:
-                    envs.append(env)
-                    break
-            else:
-                different.append((space, [env]))
-        if len(different) > 1:
+        groups = grouped(spaces)
+        if len(groups) > 1:
             raise ValueError(
                 f"{agent!r} has no one {kind} space: "
-                f"{', '.join(f'{space} in {env_names(envs)}' for space, envs in different)}. Say in which environment: "
+                f"{', '.join(f'{one.space} in {env_names(one.indices)}' for one in groups)}. Say in which environment: "
                 f"single_{kind}_space({agent!r}, env_id=...); {kind}_space({agent!r}) has one space a row."
             )
         return self._rows.space(kind, agent)
@@ -256,7 +256,6 @@ class MultiAgentEnvManager(ClosedAtExit):
         tasks: Sequence[Any] | None = None,
         env_ids: int | Iterable[int] | None = None,
     ) -> None:
-        """Begin a reset. `reset_wait` ends it."""
         env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is iterated over twice
         self._update_late_masks()
         self.envs.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
@@ -266,7 +265,6 @@ class MultiAgentEnvManager(ClosedAtExit):
 
     @one_thread
     def reset_wait(self, timeout: float | None = None) -> tuple[ByAgent, Infos]:
-        """Return the observations and infos of the reset that was begun."""
         try:
             observations, infos = self.envs.reset_wait(timeout)
         except (EnvError, WorkerDied):
@@ -274,7 +272,7 @@ class MultiAgentEnvManager(ClosedAtExit):
             raise
         self._masks_are_late = False
         others = set(range(self.num_envs)).difference(self._resetting)
-        results = self._split.of_reset(observations, infos, others, self.num_envs)
+        results = self._split.of_reset(observations, infos, others)
         return results.observations, Infos(results.infos, results.common)
 
     @one_thread
@@ -287,14 +285,12 @@ class MultiAgentEnvManager(ClosedAtExit):
 
     @one_thread
     def step_async(self, actions: Mapping[Agent, Any]) -> None:
-        """Begin a step. `step_wait` ends it."""
         self._update_late_masks()
         self._check_actions(actions, None)
         self.envs.step_async(self._rows.join_actions(actions, self.num_envs, self.alive))
 
     @one_thread
     def step_wait(self, timeout: float | None = None) -> Step:
-        """Return the results of the step that was begun."""
         try:
             observations, _, terminated, truncated, infos = self.envs.step_wait(timeout)
         except (EnvError, WorkerDied):
@@ -315,7 +311,7 @@ class MultiAgentEnvManager(ClosedAtExit):
                 return
         if not self._was_reset and not self.closed:
             raise ResetNeeded("Actions were given before the first reset: no agent is there to act. Call reset first.")
-        self._masks.check_actions(actions, self._rows.agents, range(self.num_envs) if envs is None else envs)
+        self._split.check_actions(actions, range(self.num_envs) if envs is None else envs)
 
     def _step_results(self, envs: npt.NDArray[np.intp] | None, observations: Any, ended: Flags, infos: Any) -> Step:
         """Return the five dicts: rewards and flags of the step, observations and infos after any autoreset."""
@@ -326,14 +322,14 @@ class MultiAgentEnvManager(ClosedAtExit):
         """After a failed step or reset: update the masks of the environments that went on, once all have answered."""
         self._masks_are_late = self.envs._has_answers_to_come
         if not self._masks_are_late:
-            self._split.of_error(self.envs._observations(), self.num_envs)
+            self._split.of_error(self.envs._observations())
 
     def _update_late_masks(self) -> None:
         """Before a request: give up a failed one, and update the masks of environments that answered it late."""
         if self._masks_are_late and not self.closed:
             self.envs._become_idle("send")
             self._masks_are_late = False
-            self._split.of_error(self.envs._observations(), self.num_envs)
+            self._split.of_error(self.envs._observations())
 
     # ---- each environment at its own pace ---------------------------------------------------------------------------
 
@@ -380,7 +376,6 @@ class MultiAgentEnvManager(ClosedAtExit):
 
     @property
     def ready_ids(self) -> list[int]:
-        """The environments that have answered to `send` and `send_reset` and are yet to be received."""
         return self.envs.ready_ids
 
     # ---- views ------------------------------------------------------------------------------------------------------
@@ -398,7 +393,6 @@ class MultiAgentEnvManager(ClosedAtExit):
         return AgentRows(self, agents, autoreset_mode)
 
     def single_env(self, env_id: int) -> Any:
-        """Return one environment as a PettingZoo `ParallelEnv`: see `SingleEnv`."""
         from parallel_envs.multiagent.views import SingleEnv
 
         return SingleEnv(self, env_id)
@@ -417,13 +411,14 @@ class MultiAgentEnvManager(ClosedAtExit):
 
     # ---- delegation -------------------------------------------------------------------------------------------------
 
-    def set_tasks(self, tasks: Sequence[Any], env_ids: int | Iterable[int] | None = None) -> None:
-        """Give environments tasks, one for each, from their next episodes on."""
-        self.envs.set_tasks(tasks, env_ids)
-
-    def get_tasks(self, env_ids: int | Iterable[int] | None = None) -> list[Any]:
-        """Return the tasks of environments."""
-        return self.envs.get_tasks(env_ids)
+    set_tasks = _delegated(ParallelEnvManager.set_tasks)
+    get_tasks = _delegated(ParallelEnvManager.get_tasks)
+    call_wait = _delegated(ParallelEnvManager.call_wait)
+    get_attr = _delegated(ParallelEnvManager.get_attr)
+    set_attr = _delegated(ParallelEnvManager.set_attr)
+    render = _delegated(ParallelEnvManager.render)
+    restart = _delegated(ParallelEnvManager.restart)
+    stats = _delegated(ParallelEnvManager.stats)
 
     def call(self, name: str, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of the environments (or read an attribute): all, or those of `env_ids`."""
@@ -432,10 +427,6 @@ class MultiAgentEnvManager(ClosedAtExit):
     def call_async(self, name: str, /, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> None:
         """Begin a call. `call_wait` ends it."""
         self.envs.call_async(name, *args, env_ids=env_ids, **kwargs)
-
-    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Return the results of the call that was begun."""
-        return self.envs.call_wait(timeout)
 
     def apply(
         self,
@@ -451,33 +442,12 @@ class MultiAgentEnvManager(ClosedAtExit):
         given: Any = fn
         return self.envs.apply(OnJoint(fn) if callable(given) else fn, *args, env_ids=env_ids, timeout=timeout)
 
-    def get_attr(self, name: str, env_ids: int | Iterable[int] | None = None) -> tuple[Any, ...]:
-        """Return an attribute of each environment."""
-        return self.envs.get_attr(name, env_ids)
-
-    def set_attr(self, name: str, values: Any, env_ids: int | Iterable[int] | None = None) -> None:
-        """Set an attribute of each environment."""
-        self.envs.set_attr(name, values, env_ids)
-
     def state(self) -> npt.NDArray[Any]:
         """Return the global state of each environment. The environments must have one."""
         return np.stack(self.envs.call("state"))
 
-    def render(self) -> tuple[Any, ...] | None:
-        """Return each environment's picture."""
-        return self.envs.render()
-
-    def restart(self, env_ids: int | Iterable[int] | None = None) -> None:
-        """Replace the workers of these environments by fresh ones."""
-        self.envs.restart(env_ids)
-
-    def stats(self) -> list[dict[str, Any]]:
-        """Return counters of each worker's work so far."""
-        return self.envs.stats()
-
     @property
     def num_restarts(self) -> int:
-        """Number of times that a worker or an environment has been replaced so far."""
         return self.envs.num_restarts
 
     @property
@@ -490,7 +460,6 @@ class MultiAgentEnvManager(ClosedAtExit):
         return self.envs.closed
 
     def close(self, timeout: float = 5.0) -> None:
-        """End all workers."""
         self.envs.close(timeout=timeout)
 
     def __repr__(self) -> str:

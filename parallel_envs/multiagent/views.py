@@ -31,16 +31,16 @@ ByAgent = dict[Agent, Any]
 class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Agents of equal spaces as rows of one Gymnasium vector env, for loops in which they share a network.
 
-    Row `env * len(agents) + j` is agent `j` of environment `env`. `infos["alive"]` marks the rows that act next: other
-    rows hold zeros (or, where an agent has just ended, its last observation), and their actions are ignored.
-    `infos["env_id"]` and `infos["agent"]` (the index in `agents`) name the rows. A wrapper that counts steps of rows
+    Row `env * len(agents) + j` is agent `j` of environment `env`; `infos["env_id"]` and `infos["agent"]` (the index in
+    `agents`) name the rows. `infos["alive"]` marks the rows that act next: other rows hold zeros (or the last
+    observation, where an agent has just ended), and their actions are ignored. A wrapper that counts steps of rows
     (`RecordEpisodeStatistics`) also counts steps in which an agent waits for the others: its returns are right, its
     lengths are not, where agents end early.
 
     A row is terminated or truncated in the one step in which its agent ends. An environment is reset as a whole, once
-    all of its agents have ended. Until then the rows of agents that ended earlier wait, in every mode: zeros, no flags,
-    not alive. `infos["final_obs"]`, with its mask, has the last observation of every row of an environment in the step
-    in which its last agent ends. `autoreset_mode` says what follows:
+    all of its agents have ended; until then the rows of agents that ended earlier wait, in every mode. In the step in
+    which the last agent ends, `infos["final_obs"]` has the last observation of every row of that environment.
+    `autoreset_mode` says what follows:
 
     - `"NextStep"`: That step returns the last observations. The next step ignores the actions of these rows and returns
       the first observations of the new episode, with reward 0 and no flags; all rows are alive again.
@@ -53,16 +53,15 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     `reset(seed=)` takes an int, from which environment `i` has the seed `seed + i` (as the manager's), or a list with
     one seed a row: an environment has the first seed of its rows that is not None, so `[7, 8, 9, 10]` gives two
-    environments of two agents the seeds 7 and 9. Where all its rows have None, its own generator goes on. With a
-    `reset_mask`, seeds of environments that are not reset are ignored. A list with one seed for each environment is
-    accepted as well; a list of any other length raises ValueError.
+    environments of two agents the seeds 7 and 9. Where all its rows have None, its own generator goes on. A list with
+    one seed for each environment is accepted as well.
 
     Threads: as its manager, one thread at a time.
 
     Args:
         envs: Its environments have `possible_agents`.
-        agents: The order of the agents, by default that of `possible_agents`. All agents must be named, because nothing
-            else would act for them, and their spaces must be equal.
+        agents: The order of the agents, by default that of `possible_agents`. All must be named, because nothing else
+            would act for them, and their spaces must be equal.
         autoreset_mode: When an environment whose agents have all ended is reset; by default the manager's mode. Another
             mode holds for the manager and all its views. It must be given before the first reset, else ValueError.
     """
@@ -76,7 +75,15 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if envs.is_open:
             raise ValueError("Agents of these environments come and go: they cannot be rows. Use the manager itself.")
         self.envs, self._guard = envs, envs._guard
-        self.agents = self._checked_agents(agents)
+        possible = envs.possible_agents
+        if agents is not None and (isinstance(agents, str) or not isinstance(agents, Sequence)):
+            raise TypeError(f"agents={agents!r} is not a list of agents. They are {list(possible)}.")
+        self.agents = possible if agents is None else tuple(agents)
+        if len(self.agents) != len(possible) or set(self.agents) != set(possible):
+            raise ValueError(
+                f"as_vector_env was asked for {list(self.agents)}. Rows must be all agents, each named once: "
+                f"{list(possible)}. Give agents with other spaces to another policy through the manager itself."
+            )
         self.single_observation_space = self._common_space("observation space", envs.single_observation_space)
         self.single_action_space = self._common_space("action space", envs.single_action_space)
         self.num_envs = envs.num_envs * len(self.agents)
@@ -92,24 +99,6 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """The latest observations in DISABLED mode, for a reset that resets no environment."""
         if autoreset_mode is not None:  # last: a view that cannot be made changes nothing
             envs._use_autoreset_mode(autoreset(autoreset_mode))
-
-    def _checked_agents(self, agents: Sequence[Agent] | None) -> tuple[Agent, ...]:
-        """Return all agents, in the order of `agents`. Raise unless each agent is named once."""
-        possible = self.envs.possible_agents
-        if agents is None:
-            return tuple(possible)
-        if isinstance(agents, str) or not isinstance(agents, Sequence):
-            raise TypeError(f"agents={agents!r} is not a list of agents. They are {list(possible)}.")
-        if unknown := [agent for agent in agents if agent not in possible]:
-            raise ValueError(f"as_vector_env was asked for {unknown}, which are no agents here: {list(possible)}.")
-        if len(set(agents)) < len(agents):
-            raise ValueError(f"as_vector_env was asked for {list(agents)}: name each agent once.")
-        if others := [agent for agent in possible if agent not in agents]:
-            raise ValueError(
-                f"as_vector_env was asked for {list(agents)}, and nothing would act for {others}. "
-                "Rows must be all agents: give those with other spaces to another policy through the manager itself."
-            )
-        return tuple(agents)
 
     def _common_space(self, what: str, space_of: Any) -> Any:
         first = space_of(self.agents[0])
@@ -144,11 +133,9 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if len(given) != self.num_envs:
             raise ValueError(
                 f"{len(given)} seeds were given for {self.num_envs} rows ({count} agents in each of "
-                f"{self.envs.num_envs} environments). Give one for each row (the first that is not None counts for its "
-                "environment), one for each environment, or an int."
+                f"{self.envs.num_envs} environments). Give one for each row, one for each environment, or an int."
             )
-        checked = seeds(given, self.num_envs)
-        by_env = [checked[start : start + count] for start in range(0, self.num_envs, count)]
+        by_env = np.reshape(np.array(seeds(given, self.num_envs), object), (-1, count)).tolist()
         return [next((one for one in rows if one is not None), None) for rows in by_env]
 
     def _envs_to_reset(self, mask: Any) -> list[int]:

@@ -20,15 +20,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from parallel_envs.lazy import on_first_use as _on_first_use
-from parallel_envs.wrappers.agent import StandaloneAgent
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.local import PerAgentBatchWrapper, PerAgentGPUWrapper, PerAgentSequentialWrapper
 from parallel_envs.wrappers.multi import STRATEGIES, WrappedMultiAgentPolicy
-from parallel_envs.wrappers.pool import PolicyPool
+from parallel_envs.wrappers.pool import PerAgentThreadWrapper, PolicyPool, StandaloneAgent
 from parallel_envs.wrappers.process import PerAgentProcessWrapper, PerAgentSubprocessWrapper
 from parallel_envs.wrappers.rules import Rules
-from parallel_envs.wrappers.thread import PerAgentThreadWrapper
 
 if TYPE_CHECKING:
     from parallel_envs.wrappers.torch_policy import TorchPolicy as TorchPolicy  # exported so

@@ -11,7 +11,7 @@ How to add a strategy:
 2. Turns of other agents may begin before a turn ends, so keep the data of a turn in the token that `_begin` returns.
 3. Call agents whose policies share an object (`sharing.sharers`) one after another, in the order of `policies`.
 4. If `_end` may return before a late policy does, do not call that policy again until it has returned, and override
-   `_returned_at` and `_has_late_turns`. One whose policies live in workers also overrides `_revive`.
+   `_returned_at`. One whose policies live in workers also overrides `_revive`.
 5. Give it a name in `STRATEGIES` (`multi.py`) and in `Strategy` (`choices.py`). If it computes in the caller's thread,
    add the name to `IN_ONE_THREAD` (`sharing.py`). Add it to the lists in `tests/wrappers/test_parity.py` and
    `conftest.py`: these tests compare it with the sequential strategy.
@@ -26,11 +26,12 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, cast
+from dataclasses import dataclass, field
+from typing import Any, Self, cast
 
 from parallel_envs.engine import Failure
 from parallel_envs.errors import ClosedError, PolicyError
+from parallel_envs.policies import AgentPolicy
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn
 from parallel_envs.wrappers.policy_handle import Mask, as_policy, check_mask, row_numbers
@@ -48,26 +49,10 @@ from parallel_envs.wrappers.rules import (
     policy_error,
 )
 
-if TYPE_CHECKING:
-    from parallel_envs.wrappers.agent import WrappedAgent
-
 _log = logging.getLogger(__name__)
 _NOT_YET = Answer(late=True)
 CLOSE_SECONDS = 5.0  # that `close` waits for a call of another thread to end
 SENT_TWICE = "send was called twice without recv in between. Call recv first."
-
-
-@dataclass(slots=True)
-class _Overdue:
-    """A late answer that has not come yet: when it was due, and the seconds of lateness counted so far."""
-
-    due: float
-    counted: float = 0.0
-
-    def count(self, now: float) -> float:
-        """Return the seconds of lateness until `now` that were not counted before, and count them."""
-        before, self.counted = self.counted, max(now - self.due, self.counted)
-        return self.counted - before
 
 
 class PerAgentWrapper(ClosedAtExit, ABC):
@@ -80,10 +65,8 @@ class PerAgentWrapper(ClosedAtExit, ABC):
     another. Use `step`, or have one thread `send` and `recv`: any call of `recv` returns the turn that was sent first.
     """
 
-    goes_on = False
+    acts_in_background = False
     """True if policies compute in the background after `send`. If False, they compute in `recv`, in the caller."""
-    gathers = False
-    """True if all open turns of single agents are computed as one. Then `_begin` must return its argument."""
     most_turns = 1
     """How many turns of an agent may be sent before the first of them is received."""
 
@@ -95,7 +78,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         given = arguments[0] if arguments else named.get("policies", {})
         if isinstance(given, Mapping) or next(iter(inspect.signature(cls).parameters), "") != "policies":
             return super().__new__(cls)
-        from parallel_envs.wrappers.agent import standalone
+        from parallel_envs.wrappers.pool import standalone
 
         others = {name: value for name, value in named.items() if name != "policies"}
         return cast(Self, standalone(cls, given, *arguments[1:], **others))  # then Python does not call `__init__`
@@ -117,7 +100,8 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         self._sent: deque[Turn] = deque()  # turns begun by `send`
         self._open: list[Turn] = []  # all open turns: those of `send` and those of single agents
         self._delegate: PerAgentWrapper | None = None  # if set, takes the turns instead of this wrapper (see `auto.py`)
-        self._overdue: dict[Agent, _Overdue] = {}
+        self._overdue: dict[Agent, float] = {}
+        """By agent whose late answer has not come yet: the time up to which its lateness has been counted."""
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
@@ -147,30 +131,33 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         return self._finish(self._start(observations, wanted))
 
     @in_turn
-    def ask(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None = None) -> Turn:
-        """Send a turn and return it, for `hear`. Turns of other agents may be open at the same time."""
+    def send_turn(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None = None) -> Turn:
+        """Send a turn and return it, for `recv_turn`. Turns of other agents may be open at the same time."""
         return self._start(observations, wanted)
 
     @in_turn
-    def hear(self, turn: Turn) -> dict[Agent, Any]:
-        """Receive the turn that `ask` returned."""
+    def recv_turn(self, turn: Turn) -> dict[Agent, Any]:
+        """Receive the turn that `send_turn` returned."""
         return self._finish(turn)
 
     @in_turn
     def abandon(self) -> None:
         """Drop all turns that were sent: there will be no `recv`. Their policies have acted all the same."""
         while self._sent:
-            self._open.remove(self._sent.popleft())
+            turn = self._sent.popleft()
+            self._open.remove(turn)
+            (self if self._delegate is None else self._delegate)._forget(turn.token)
 
     def _start(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None) -> Turn:
-        if self.closed:
-            raise ClosedError("Policies were called after their wrapper was closed. Make a new one.")
+        self._check_open()
         check_by_agent("observations", observations)
         self._check_known(observations)
         if wanted is not None:
             self.check_masks(observations, wanted)
-        if self._open and any(self._num_open(agent) >= self.most_turns for agent in observations):
-            raise RuntimeError(SENT_TWICE)
+        if self._open:
+            for agent in observations:
+                if sum(agent in turn.inputs for turn in self._open) >= self.most_turns:
+                    raise RuntimeError(SENT_TWICE)
         inputs: dict[Agent, PolicyInput] = {
             agent: (observations[agent], None if wanted is None else wanted[agent])
             for agent in self.policies
@@ -178,9 +165,9 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         }
         strategy = self if self._delegate is None else self._delegate
         if self._overdue:  # count the rest of the lateness of policies that have returned from a late turn
-            for agent, overdue in list(self._overdue.items()):
+            for agent in list(self._overdue):
                 if (returned := strategy._returned_at(agent)) is not None:
-                    self.tallies[agent].late_seconds += overdue.count(returned)
+                    self._count_lateness(agent, returned)
                     del self._overdue[agent]
         turn = Turn(inputs, time.monotonic())
         if self.rules.lateness_budget is not None:
@@ -199,19 +186,10 @@ class PerAgentWrapper(ClosedAtExit, ABC):
 
     def _finish(self, turn: Turn) -> dict[Agent, Any]:
         self._open.remove(turn)
-        if self.closed:
-            raise ClosedError("Actions were waited for after their wrapper was closed. Make a new one.")
+        self._check_open()
         limit = self.rules.action_timeout
         strategy = self if self._delegate is None else self._delegate
-        deadline = None if limit is None else turn.began + limit
-        if turn.answers is None and self._open and strategy.gathers:
-            # Compute this turn and all other open turns as one, in the order in which their agents were called.
-            waiting = sorted((turn, *(one for one in self._open if one.answers is None)), key=lambda one: one.began)
-            together = {agent: value for one in waiting for agent, value in one.token.items()}
-            computed = strategy._end(together, deadline)
-            for one in waiting:
-                one.answers = computed.part(one.token)
-        answers = strategy._end(turn.token, deadline) if turn.answers is None else turn.answers
+        answers = strategy._end(turn.token, None if limit is None else turn.began + limit)
         actions = answers.actions
         if answers.others or len(actions) < len(turn.inputs) or not self.rules.accept_any_action:
             return self._apply_rules(turn, answers)
@@ -219,61 +197,58 @@ class PerAgentWrapper(ClosedAtExit, ABC):
             self.tallies[agent].turns += 1
         return {agent: actions[agent] for agent in turn.inputs}
 
-    # ---- late, failed and invalid answers ---------------------------------------------------------------------------
-
     def _apply_rules(self, turn: Turn, answers: Answers) -> dict[Agent, Any]:
-        """Return the actions of a turn, with default actions for answers that are late or have failed.
+        """Return the actions of a turn, with default actions for answers that are late, have failed or are invalid.
 
         Raises PolicyError for failures if `on_error` is "raise".
         """
         actions: dict[Agent, Any] = {}
         failures: dict[Agent, Failure] = {}
+        rules, limit = self.rules, self.rules.action_timeout
         for agent, (_, wanted) in turn.inputs.items():
-            known = agent in answers.actions or agent in answers.others
-            answer = self._count(turn, agent, answers.of(agent) if known else _NOT_YET, wanted)
-            failure = answer.failure
-            if failure is not None and self.rules.on_error == "raise":
+            has_come = agent in answers.actions or agent in answers.others
+            answer, tally = answers.of(agent) if has_come else _NOT_YET, self.tallies[agent]
+            failure, is_late = answer.failure, False
+            tally.turns += 1
+            if failure is None and limit is not None and (answer.late or answer.seconds > limit):
+                is_late = True
+                if not self._is_over_budget(agent):
+                    tally.late += 1
+                    if answer.late:  # and still to come: its lateness grows until it comes
+                        self._overdue.setdefault(agent, turn.began + limit)
+                        self._count_lateness(agent, time.monotonic())
+                    else:
+                        tally.late_seconds += answer.seconds - limit
+            else:
+                if agent in self._overdue:  # it returned just when its turn began
+                    self._count_lateness(agent, turn.began)
+                    del self._overdue[agent]
+                if failure is None:
+                    failure = rules.objection(agent, self.policies[agent], answer.action, wanted)
+                tally.failed += failure is not None
+            if failure is not None and rules.on_error == "raise":
                 failures[agent] = failure
-            elif failure is not None or answer.late:
-                self.tallies[agent].defaults += 1
+            elif failure is None and not is_late:
+                actions[agent] = answer.action
+            else:
+                tally.defaults += 1
+                actions[agent] = rules.default(agent, wanted)
                 if failure is not None and (agent, failure.type_name) not in self._logged:
                     self._logged.add((agent, failure.type_name))  # default actions may go on for long: log each once
                     text = "%s. It gets default actions where it fails. Failures of this type are not logged again."
                     _log.warning(text, failure_text(agent, failure).removesuffix("."))
-                actions[agent] = self.rules.default(agent, wanted)
-            else:
-                actions[agent] = answer.action
         if failures:
             raise policy_error(failures, actions)
         return actions
 
-    def _count(self, turn: Turn, agent: Agent, answer: Answer, wanted: Mask | None) -> Answer:
-        """Count an answer. Return it, as late if it took too long, as a failure if its action is outside its space."""
-        tally, limit = self.tallies[agent], self.rules.action_timeout
-        tally.turns += 1
-        if answer.failure is None and limit is not None and (answer.late or answer.seconds > limit):
-            if not self._is_over_budget(agent):
-                tally.late += 1
-                if answer.late:  # and still to come: its lateness grows until it comes
-                    overdue = self._overdue.setdefault(agent, _Overdue(turn.began + limit))
-                    tally.late_seconds += overdue.count(time.monotonic())
-                else:
-                    tally.late_seconds += answer.seconds - limit
-            return _NOT_YET
-        if (ended := self._overdue.pop(agent, None)) is not None:  # it returned just when its turn began
-            tally.late_seconds += ended.count(turn.began)
-        if answer.failure is None:
-            answer = Answer(answer.action, self.rules.objection(agent, self.policies[agent], answer.action, wanted))
-        if answer.failure is not None:
-            tally.failed += 1
-        return answer
+    def _count_lateness(self, agent: Agent, until: float) -> None:
+        """Add the lateness of an overdue answer to the agent's tally, from where it was last counted."""
+        self.tallies[agent].late_seconds += max(until - self._overdue[agent], 0.0)
+        self._overdue[agent] = max(until, self._overdue[agent])
 
     def _is_over_budget(self, agent: Agent) -> bool:
         budget = self.rules.lateness_budget
         return budget is not None and self.tallies[agent].late_seconds > budget
-
-    def _num_open(self, agent: Agent) -> int:
-        return sum(agent in turn.inputs for turn in self._open)
 
     # ---- methods of a strategy --------------------------------------------------------------------------------------
 
@@ -292,16 +267,15 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         With `later`, do not wait for a policy that is busy with a turn: it does this when that turn is over.
         """
 
+    def _forget(self, token: Any) -> None:
+        """Drop a turn that has begun and will not be ended."""
+
     def _returned_at(self, agent: Agent) -> float | None:
         """Return when a late policy ended its turn (monotonic clock), 0.0 if unknown, None if it is still busy.
 
         Only for strategies whose `_end` leaves late policies behind.
         """
         return 0.0
-
-    def _has_late_turns(self) -> bool:
-        """Return True if a policy still computes a turn that has ended without its answer."""
-        return False
 
     def _revive(self, agents: Iterable[Agent] | None) -> list[Agent]:
         """Restart the workers of these agents (None: of all) that are dead or late, and return the agents in them."""
@@ -320,11 +294,9 @@ class PerAgentWrapper(ClosedAtExit, ABC):
                 self._overdue.pop(agent, None)
 
     def get_state(self, agent: Agent) -> Any:
-        """Return the state of an agent's policy."""
         return self.get_states([agent])[agent]
 
     def set_state(self, agent: Agent, state: Any) -> None:
-        """Restore a state that `get_state` returned."""
         self.set_states({agent: state})
 
     @in_turn
@@ -348,7 +320,6 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         self._call("set_state", {agent: (state,) for agent, state in copy.deepcopy(dict(states)).items()})
 
     def load_state_dict(self, agent: Agent, weights: Any) -> None:
-        """Load new weights into an agent's policy. They act from its next turn on."""
         self.load_state_dicts({agent: weights})
 
     @in_turn
@@ -373,10 +344,9 @@ class PerAgentWrapper(ClosedAtExit, ABC):
 
     def _call(self, method: str, arguments: Arguments, *, later: bool = False) -> dict[Agent, Any]:
         """Call a method of these agents' handles and return the results. Raise only after all have been called."""
-        if self.closed:
-            raise ClosedError(f"{method} was called after the wrapper was closed. Make a new one.")
+        self._check_open()
         self._check_known(arguments)
-        if self._open and any(map(self._num_open, arguments)):
+        if any(agent in turn.inputs for turn in self._open for agent in arguments):
             raise RuntimeError(f"{method} was called between send and recv. Call recv first.")
         answers = self._call_handles(method, arguments, later=later)
         failures = {agent: one.failure for agent, one in answers.items() if one.failure is not None}
@@ -390,8 +360,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
 
         Returns all agents of these workers: their policies begin anew. In the caller's process there are none.
         """
-        if self.closed:
-            raise ClosedError("revive was called after the wrapper was closed. Make a new one.")
+        self._check_open()
         check_names(agents)
         self._check_known(agents or ())
         revived = self._revive(agents)
@@ -416,14 +385,57 @@ class PerAgentWrapper(ClosedAtExit, ABC):
 
     def agent_policy(self, agent: Agent) -> WrappedAgent:
         """Return one agent as a policy. Several agents may be called at once."""
-        from parallel_envs.wrappers.agent import WrappedAgent
-
         self._check_known([agent])
         return WrappedAgent(self, agent)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("Policies were called after their wrapper was closed. Make a new one.")
 
     def _check_known(self, agents: Iterable[Agent]) -> None:
         if unknown := [agent for agent in agents if agent not in self.policies]:
             raise KeyError(f"There is no policy for {unknown[0]!r}. There are policies for {list(self.policies)}.")
+
+
+@dataclass
+class WrappedAgent(AgentPolicy):
+    """A single agent of a wrapper, as a policy. Call `send` of several agents before `recv`: they act at once."""
+
+    wrapper: PerAgentWrapper
+    agent: Agent
+    tally: Tally = field(init=False)
+    _turns: deque[Turn] = field(default_factory=deque, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.tally = self.wrapper.tallies[self.agent]
+
+    def send(self, observation: Any) -> None:
+        """Call this agent's policy."""
+        self._turns.append(self.wrapper.send_turn({self.agent: observation}))
+
+    def recv(self) -> Any:
+        """Return its action of the first turn that has not been received yet."""
+        if not self._turns:
+            raise RuntimeError("recv was called without send. Call send first.")
+        return self.wrapper.recv_turn(self._turns.popleft())[self.agent]
+
+    def step(self, observation: Any) -> Any:
+        if self._turns:
+            raise RuntimeError("step was called between send and recv. Call recv first.")
+        self.send(observation)
+        return self.recv()
+
+    def reset(self) -> None:
+        self.wrapper.reset([self.agent])
+
+    def get_state(self) -> Any:
+        return self.wrapper.get_state(self.agent)
+
+    def set_state(self, state: Any) -> None:
+        self.wrapper.set_state(self.agent, state)
+
+    def load_state_dict(self, weights: Any) -> None:
+        self.wrapper.load_state_dict(self.agent, weights)
 
 
 def check_by_agent(what: str, given: Any) -> None:

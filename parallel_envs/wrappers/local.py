@@ -19,7 +19,6 @@ import numpy as np
 
 from parallel_envs.engine import Failure
 from parallel_envs.spelling import suggests_keywords
-from parallel_envs.threads import in_turn
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.policy_handle import (
     PolicyHandle,
@@ -49,9 +48,6 @@ from parallel_envs.wrappers.sharing import sharers
 _MOST_GROUPINGS = 32  # sets of agents whose groups are kept: each may hold copies of weights
 _MOST_STACK_FAILURES = 3
 
-NewStack = Callable[[Sequence[Any]], Callable[[Any], Any]]
-"""A function from networks to one function that computes all of them."""
-
 
 class LocalWrapper(PerAgentWrapper):
     """Base of the strategies whose policies live in the caller's process. It closes those that it made from specs."""
@@ -63,17 +59,14 @@ class LocalWrapper(PerAgentWrapper):
         self._handles: dict[Agent, PolicyHandle] = {}
         try:
             for agent, policy in self.policies.items():
-                if is_spec(policy):
-                    try:
-                        made = policy.make()
-                    except Exception as error:  # user code
-                        raise policy_error({agent: Failure.of(error)}, {}) from error
-                    self._handles[agent] = PolicyHandle(made)
+                made = policy.make() if is_spec(policy) else policy
+                self._handles[agent] = PolicyHandle(made)
+                if made is not policy:
                     self._made_here.append(self._handles[agent])
-                else:
-                    self._handles[agent] = PolicyHandle(policy)
-        except BaseException:
+        except BaseException as error:
             self._close_made()
+            if isinstance(error, Exception):  # user code
+                raise policy_error({agent: Failure.of(error)}, {}) from error
             raise
         self.policies = {agent: handle.policy for agent, handle in self._handles.items()}
 
@@ -107,6 +100,15 @@ class PerAgentSequentialWrapper(LocalWrapper):
 # ---- batch ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
+class _WaitingTurn:
+    """A turn that has begun. `answers` is set when it has been computed."""
+
+    inputs: Inputs
+    since: float
+    answers: Answers | None = None
+
+
 class PerAgentBatchWrapper(LocalWrapper):
     """Collects all agents and all their rows, and computes them in as few calls as possible.
 
@@ -121,7 +123,8 @@ class PerAgentBatchWrapper(LocalWrapper):
     Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
     """
 
-    gathers = True
+    device: str | None = None
+    """The device of stacked networks. None: where they are."""
 
     @suggests_keywords
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
@@ -129,12 +132,78 @@ class PerAgentBatchWrapper(LocalWrapper):
         self._sharers = sharers(self.policies)
         self._timed = self.rules.action_timeout is not None
         self._groupings: dict[tuple[Agent, ...], list[AgentGroup]] = {}
+        self._waiting: list[_WaitingTurn] = []
+        alone = [group[0] for group in self._sharers if len(group) == 1]
+        self._mergeable = [agent for agent in alone if getattr(self.policies[agent], "can_be_stacked", False)]
 
-    def _begin(self, inputs: Inputs) -> Any:
-        return inputs
+    def _begin(self, inputs: Inputs) -> _WaitingTurn:
+        turn = _WaitingTurn(inputs, time.monotonic())
+        self._waiting.append(turn)
+        return turn
 
-    def _end(self, token: Any, deadline: float | None) -> Answers:
-        return self._compute_groups(token)
+    def _end(self, token: _WaitingTurn, deadline: float | None) -> Answers:
+        if token.answers is None:
+            turns, self._waiting = self._waiting, []
+            self._compute_turns(turns)
+        assert token.answers is not None, "the turn was among those that waited"
+        return token.answers
+
+    def _forget(self, token: _WaitingTurn) -> None:
+        self._waiting = [turn for turn in self._waiting if turn is not token]
+
+    # ---- several turns at once --------------------------------------------------------------------------------------
+
+    def _compute_turns(self, turns: Sequence[_WaitingTurn]) -> None:
+        """Answer all of these turns. If Ctrl-C ends that, the remaining agents get the interrupt as their failure."""
+        try:
+            if len(turns) == 1:
+                turns[0].answers = self._compute_groups(turns[0].inputs)
+                return
+            inputs = {agent: one for turn in turns for agent, one in turn.inputs.items()}
+            if len(inputs) < sum(len(turn.inputs) for turn in turns):
+                self._compute_successive(turns)
+                return
+            answers = self._compute_groups(inputs)
+            for turn in turns:
+                turn.answers = answers.part(turn.inputs)
+        except BaseException as error:
+            for turn in turns:
+                turn.answers = turn.answers or Answers.none()
+                missing = turn.inputs.keys() - turn.answers.actions.keys() - turn.answers.others.keys()
+                turn.answers.add(Answers.failed(missing, error))
+            raise
+
+    def _compute_successive(self, turns: Sequence[_WaitingTurn]) -> None:
+        """Compute turns of which some have an agent in common: its turns as one batch if possible, or one by one."""
+        merged: dict[Agent, PolicyInput] = {}
+        for agent in self._mergeable:
+            own = [turn.inputs[agent] for turn in turns if agent in turn.inputs]
+            batches = [as_row(seen) if wanted is None else seen for seen, wanted in own]
+            if own and all(can_join(batches[0], batch) for batch in batches):
+                masks = [np.ones(1, bool) if wanted is None else np.asarray(wanted, bool) for _, wanted in own]
+                merged[agent] = join_rows(batches), np.concatenate(masks)
+        answers = self._compute_groups(merged) if merged else Answers.none()
+        starts = dict.fromkeys(merged, 0)
+        for turn in turns:
+            rest = {agent: one for agent, one in turn.inputs.items() if agent not in merged}
+            turn.answers = self._compute_groups(rest) if rest else Answers.none()
+            for agent in [agent for agent in merged if agent in turn.inputs]:
+                answer, wanted, start = answers.of(agent), turn.inputs[agent][1], starts[agent]
+                starts[agent] += 1 if wanted is None else len(wanted)
+                if answer.failure is not None:  # compute one by one to find which failed: nothing has been sampled yet
+                    one = {agent: turn.inputs[agent]}
+                    turn.answers.add(step_one_by_one(self._handles, one, Answers.none(), timed=self._timed))
+                    continue
+                if wanted is None:
+                    action = answer.action[start] if answer.action[start].ndim else answer.action[start].item()
+                else:
+                    action = take_rows(answer.action, slice(start, starts[agent])) if np.any(wanted) else None
+                if self._timed:
+                    turn.answers.others[agent] = Answer(action, seconds=answer.seconds)
+                else:
+                    turn.answers.actions[agent] = action
+
+    # ---- groups -----------------------------------------------------------------------------------------------------
 
     def _compute_groups(self, inputs: Inputs) -> Answers:
         """Compute the answers of these agents, group by group."""
@@ -173,7 +242,7 @@ class PerAgentBatchWrapper(LocalWrapper):
         groups: list[AgentGroup] = []
         for (kind, _), handles in members.items():
             if kind == "stacked" and len(handles) > 1:
-                groups.append(StackedGroup(handles, self._new_stack, timed=self._timed))
+                groups.append(StackedGroup(handles, self.device, timed=self._timed))
             elif kind == "shared" and len(handles) > 1:
                 groups.append(SharedPolicyGroup(handles, timed=self._timed))
             else:
@@ -182,11 +251,6 @@ class PerAgentBatchWrapper(LocalWrapper):
             del self._groupings[next(iter(self._groupings))]
         self._groupings[agents] = groups
         return groups
-
-    def _new_stack(self, modules: Sequence[Any]) -> Callable[[Any], Any]:
-        from parallel_envs.wrappers.stacked import Stack
-
-        return Stack(modules)
 
 
 class AgentGroup:
@@ -262,13 +326,13 @@ class StackedGroup(AgentGroup):
     the pass is not tried any more.
     """
 
-    def __init__(self, handles: Mapping[Agent, PolicyHandle], new_stack: NewStack, *, timed: bool = False) -> None:
+    def __init__(self, handles: Mapping[Agent, PolicyHandle], device: str | None, *, timed: bool = False) -> None:
         super().__init__(handles, timed=timed)
         self._policies = [handle.policy for handle in self.handles.values()]
         self._gather = self._policies[0].new_gathering(len(self._policies))
         self._modules: list[Any] = []
         self._stack: Callable[[Any], Any] | None = None
-        self._new_stack = new_stack
+        self._device = device
         self._failures = 0
 
     def _compute(self, inputs: Inputs) -> Answers:
@@ -278,7 +342,9 @@ class StackedGroup(AgentGroup):
             features, mask = self._gather(inputs.values())
             modules = [policy.module for policy in self._policies]
             if self._stack is None:
-                self._modules, self._stack = modules, self._new_stack(modules)
+                from parallel_envs.wrappers.torch_policy import Stack
+
+                self._modules, self._stack = modules, Stack(modules, self._device)
             if modules != self._modules:
                 raise NetworkReplaced("A policy has another network.")
             outputs = self._policies[0].compute_stacked(self._stack, features)
@@ -298,22 +364,13 @@ class StackedGroup(AgentGroup):
 # ---- gpu ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class _WaitingTurn:
-    """A turn that has begun. `answers` is set when it has been computed."""
-
-    inputs: Inputs
-    since: float
-    answers: Answers | None = None
-
-
 class PerAgentGPUWrapper(PerAgentBatchWrapper):
     """`PerAgentBatchWrapper` with stacked networks on `device`, for several agents and successive turns at once.
 
-    Everything that was sent waits, and is computed together when the first turn is received: the turns of several
-    handles (`agent_policy`), and up to `most_turns` turns of one agent, which are received in the order in which they
-    were sent. Successive turns of a `TorchPolicy` without memory become rows of one batch; those of any other policy
-    are computed one after another. Actions and samples are those of one turn after another.
+    Everything that was sent is computed together when the first turn is received: the turns of several handles
+    (`agent_policy`), and up to `most_turns` turns of one agent, which are received in the order of sending.
+    Successive turns of a `TorchPolicy` without memory become rows of one batch; those of any other policy are computed
+    one after another. Actions and samples are those of one turn after another.
 
     With `gather_seconds`, `recv` waits for sends from other threads, until all agents have been sent to or the oldest
     turn has waited so long. Each agent is to be used by one thread at a time.
@@ -322,8 +379,7 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
     can they be computed together.
 
     Memory is bounded: at most `most_turns` observations of each agent wait. Those of one pass are gathered in one
-    pinned staging buffer, which grows to the largest pass and stays, and are copied in one transfer that does not
-    block.
+    pinned staging buffer, which grows to the largest pass and stays, and are copied in one transfer.
 
     Args:
         policies: By agent.
@@ -332,8 +388,6 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
         most_turns: How many turns of an agent may be sent before the first of them is received.
         gather_seconds: How long a turn may wait for others when it is received. 0: not at all.
     """
-
-    gathers = False  # it computes open turns together in its own way, across threads too
 
     @suggests_keywords
     def __init__(
@@ -364,18 +418,13 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
         self.device = device
         super().__init__(policies, rules)
         self.most_turns, self.gather_seconds = most_turns, gather_seconds
-        alone = [group[0] for group in self._sharers if len(group) == 1]
-        self._mergeable = {agent for agent in alone if getattr(self.policies[agent], "can_be_stacked", False)}
-        self._waiting: list[_WaitingTurn] = []
         self._arrival = threading.Condition()
         self._computing = threading.Lock()  # one pass at a time
 
     def _begin(self, inputs: Inputs) -> _WaitingTurn:
-        turn = _WaitingTurn(inputs, time.monotonic())
         with self._arrival:
-            self._waiting.append(turn)
             self._arrival.notify_all()
-        return turn
+            return super()._begin(inputs)
 
     def _end(self, token: _WaitingTurn, deadline: float | None) -> Answers:
         if self.gather_seconds:
@@ -395,100 +444,10 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
         assert token.answers is not None, "the turn was among those that waited"
         return token.answers
 
-    def hear(self, turn: Turn) -> dict[Agent, Any]:
-        """Receive the turn that `ask` returned. Threads meet here, so there is no guard: `_end` has its own locks."""
+    def recv_turn(self, turn: Turn) -> dict[Agent, Any]:
+        """Receive the turn that `send_turn` returned. No guard: threads meet here, and `_end` has its locks."""
         return self._finish(turn)
 
-    @in_turn
-    def abandon(self) -> None:
-        dropped = [turn.token for turn in self._sent]
-        super().abandon()
+    def _forget(self, token: _WaitingTurn) -> None:
         with self._arrival:
-            self._waiting = [turn for turn in self._waiting if turn not in dropped]
-
-    def _compute_turns(self, turns: Sequence[_WaitingTurn]) -> None:
-        """Answer all of these turns. If Ctrl-C ends that, the remaining agents get the interrupt as their failure."""
-        for turn in turns:
-            turn.answers = Answers.none()
-        try:
-            if len(turns) == 1:
-                turns[0].answers = self._compute_groups(turns[0].inputs)
-            else:
-                self._compute_together(turns)
-        except BaseException as error:
-            for turn in turns:
-                assert turn.answers is not None, "it has just been set"
-                missing = turn.inputs.keys() - turn.answers.actions.keys() - turn.answers.others.keys()
-                turn.answers.add(Answers.failed(missing, error))
-            raise
-
-    def _compute_together(self, turns: Sequence[_WaitingTurn]) -> None:
-        """Compute as many turns of each agent at once as possible, then the next ones."""
-        queues: dict[Agent, list[_WaitingTurn]] = {agent: [] for agent in self._handles}
-        for turn in turns:
-            for agent in turn.inputs:
-                queues[agent].append(turn)
-        place_of = {id(turn): place for place, turn in enumerate(turns)}
-        while any(queues.values()):
-            chosen: set[Agent] = set()
-            for sharing in self._sharers:  # they take turns: first the agents that were sent to first
-                places = {agent: place_of[id(queues[agent][0])] for agent in sharing if queues[agent]}
-                chosen.update(agent for agent, place in places.items() if place == min(places.values()))
-            inputs: dict[Agent, PolicyInput] = {}
-            counts: dict[Agent, int] = {}
-            for agent in [agent for agent in self._handles if agent in chosen]:
-                own = [turn.inputs[agent] for turn in queues[agent]]
-                together = join_turns(own) if len(own) > 1 and agent in self._mergeable else None
-                inputs[agent], counts[agent] = (own[0], 1) if together is None else (together, len(own))
-            answers = self._compute_groups(inputs)
-            for agent, count in counts.items():
-                self._hand_out(agent, queues[agent][:count], answers.of(agent))
-                del queues[agent][:count]
-
-    def _hand_out(self, agent: Agent, turns: Sequence[_WaitingTurn], answer: Answer) -> None:
-        """Give each of these turns its part of an agent's answer."""
-        inputs = [turn.inputs[agent] for turn in turns]
-        if len(turns) == 1:
-            parts = [answer]
-        elif answer.failure is not None:  # compute one by one to find which failed: nothing has been sampled yet
-            parts = [
-                step_one_by_one(self._handles, {agent: own}, Answers.none(), timed=self._timed).of(agent)
-                for own in inputs
-            ]
-        else:
-            parts = [Answer(action, seconds=answer.seconds) for action in split_turns(answer.action, inputs)]
-        for turn, part in zip(turns, parts, strict=True):
-            assert turn.answers is not None, "it is being computed"
-            if part.failure is None and not self._timed:
-                turn.answers.actions[agent] = part.action
-            else:
-                turn.answers.others[agent] = part
-
-    def _new_stack(self, modules: Sequence[Any]) -> Callable[[Any], Any]:
-        from parallel_envs.wrappers.stacked import DeviceStack
-
-        return DeviceStack(modules, self.device)
-
-
-def join_turns(inputs: Sequence[PolicyInput]) -> PolicyInput | None:
-    """Return an agent's successive inputs as one batch. Return None if the observations cannot be joined."""
-    batches = [as_row(seen) if wanted is None else seen for seen, wanted in inputs]
-    if not all(can_join(batches[0], batch) for batch in batches):
-        return None
-    masks = [np.ones(1, bool) if wanted is None else np.asarray(wanted, bool) for _, wanted in inputs]
-    return join_rows(batches), np.concatenate(masks)
-
-
-def split_turns(actions: Any, inputs: Sequence[PolicyInput]) -> list[Any]:
-    """Return the actions of each of the turns that `join_turns` joined."""
-    parts: list[Any] = []
-    start = 0
-    for _, wanted in inputs:
-        end = start + (1 if wanted is None else len(wanted))
-        if wanted is None:
-            action = actions[start]
-            parts.append(action if action.ndim else action.item())
-        else:
-            parts.append(take_rows(actions, slice(start, end)) if np.any(wanted) else None)
-        start = end
-    return parts
+            super()._forget(token)

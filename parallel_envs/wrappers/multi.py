@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from parallel_envs.choices import Strategy, words
-from parallel_envs.engine import Unpicklable, user_stacklevel
+from parallel_envs.closing import ClosedAtExit
+from parallel_envs.engine import Unpicklable
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
-from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn
+from parallel_envs.threads import CallGuard, in_turn
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
 from parallel_envs.wrappers.base import CLOSE_SECONDS, SENT_TWICE, PerAgentWrapper, check_by_agent, check_names
 from parallel_envs.wrappers.local import PerAgentBatchWrapper, PerAgentGPUWrapper, PerAgentSequentialWrapper
-from parallel_envs.wrappers.policy_handle import Mask, reset_policy, row_numbers
-from parallel_envs.wrappers.pool import PolicyPool
+from parallel_envs.wrappers.policy_handle import Mask, row_numbers
+from parallel_envs.wrappers.pool import PerAgentThreadWrapper, PolicyPool, warn_of_unpicklable
 from parallel_envs.wrappers.process import PerAgentProcessWrapper
 from parallel_envs.wrappers.rules import Agent, Rules, Tally
 from parallel_envs.wrappers.sharing import check_together, stuck
-from parallel_envs.wrappers.thread import PerAgentThreadWrapper
 
 STRATEGIES: dict[str, Callable[..., PerAgentWrapper]] = {
     "sequential": lambda policies, rules, pool: PerAgentSequentialWrapper(policies, rules),
@@ -76,15 +75,15 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     ) -> None:
         if not isinstance(policy, Mapping) and not callable(getattr(policy, "agent_policy", None)):
             raise TypeError(f"policy={policy!r} is neither a dict of policies by agent nor a MultiAgentPolicy.")
+        names = words(Strategy)
         for name in strategy.values() if isinstance(strategy, Mapping) else (strategy,):
-            if not is_one_of(name, words(Strategy)):
-                raise ValueError(
-                    f"strategy={name!r} is unknown. Choose one of {', '.join(map(repr, words(Strategy)))}."
-                    f"{hint(name, words(Strategy))}"
-                )
-        known: Any = policy if isinstance(policy, Mapping) else strategy
-        if unknown := [agent for agent in strategy if isinstance(strategy, Mapping) and agent not in known]:
-            raise ValueError(f"strategy names {unknown[0]!r}, for which there is no policy among {list(known)}.")
+            if not is_one_of(name, names):
+                known = ", ".join(map(repr, names))
+                raise ValueError(f"strategy={name!r} is unknown. Choose one of {known}.{hint(name, names)}")
+        if isinstance(policy, Mapping) and isinstance(strategy, Mapping) and (unknown := strategy.keys() - policy):
+            raise ValueError(
+                f"strategy names {min(unknown, key=str)!r}, for which there is no policy among {list(policy)}."
+            )
         self._guard = CallGuard("WrappedMultiAgentPolicy")
         if not isinstance(budget, PolicyPool | None):
             raise TypeError(f"budget={budget!r} is not a PolicyPool. Give one, or say workers={budget!r}.")
@@ -111,8 +110,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         self._send(observations, alive)
 
     def _send(self, observations: Mapping[Agent, Any], alive: Mapping[Agent, Mask] | None) -> None:
-        if self.closed:
-            raise ClosedError("Policies were called after their wrapper was closed. Make a new one.")
+        self._check_open()
         if self._sent is not None:
             raise RuntimeError(SENT_TWICE)
         check_by_agent("observations", observations)
@@ -151,7 +149,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         actions: dict[Agent, Any] = {}
         errors: list[PolicyError] = []
         try:
-            for wrapper in sorted(self._sent, key=lambda wrapper: wrapper.goes_on):  # those with background work last
+            for wrapper in sorted(self._sent, key=lambda wrapper: wrapper.acts_in_background):
                 try:
                     actions |= wrapper.recv()
                 except PolicyError as error:  # the other wrappers are received all the same
@@ -181,16 +179,15 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         """Wrap the policies of agents that have not appeared before."""
         if not agents:
             return
-        if self.closed or self._sent is not None:
-            raise ClosedError("It has been closed.") if self.closed else RuntimeError("Call recv first.")
-        policies: dict[Agent, Any] = {}
-        for agent in agents:
-            if not isinstance(self.policy, Mapping):
-                policies[agent] = self.policy.agent_policy(agent)
-            elif agent in self.policy:
-                policies[agent] = self.policy[agent]
-            else:
-                raise KeyError(f"There is no policy for {agent!r}. There are policies for {list(self.policy)}.")
+        self._check_open()
+        if self._sent is not None:
+            raise RuntimeError("Policies were added between send and recv. Call recv first.")
+        if not isinstance(self.policy, Mapping):
+            policies = {agent: self.policy.agent_policy(agent) for agent in agents}
+        elif unknown := [agent for agent in agents if agent not in self.policy]:
+            raise KeyError(f"There is no policy for {unknown[0]!r}. There are policies for {list(self.policy)}.")
+        else:
+            policies = {agent: self.policy[agent] for agent in agents}
         check_together({**self._given, **policies}, self._strategy_of, policies)
         by_strategy: dict[str, dict[Agent, Any]] = {}
         for agent, policy in policies.items():
@@ -206,12 +203,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
             here = stuck(policies)
             if not here:
                 raise
-            warnings.warn(
-                f"The policies of {list(here)} cannot be pickled, so they are computed in this process. Give a spec "
-                "(parallel_envs.policies.PolicySpec) to have them made in the worker.",
-                RuntimeWarning,
-                stacklevel=user_stacklevel(),
-            )
+            warn_of_unpicklable(f"A policy of {list(here)}")
             self._wrap("sequential", here)
             if others := {agent: policy for agent, policy in policies.items() if agent not in here}:
                 self._wrap(name, others)
@@ -242,11 +234,11 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
             self._each(lambda wrapper: wrapper.reset([one for one in agents if one in wrapper.policies], rows=numbers))
             return
         try:
-            if not self.closed and self._sent is None and not isinstance(self.policy, Mapping):
-                reset = getattr(self.policy, "reset", None)
+            reset = getattr(self.policy, "reset", None)
+            if callable(reset) and not (self.closed or self._sent is not None or isinstance(self.policy, Mapping)):
                 if numbers is None:
-                    reset_policy(self.policy)
-                elif callable(reset) and "rows" in inspect.signature(reset).parameters:
+                    reset()
+                elif "rows" in inspect.signature(reset).parameters:
                     reset(rows=np.asarray(numbers, np.intp))
         finally:  # the agents' policies in any case
             self._each(lambda wrapper: wrapper.reset(rows=numbers))
@@ -297,21 +289,15 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         if self._sent is not None:
             raise RuntimeError("revive was called between send and recv. Call recv first.")
         check_names(agents)
-        chosen = None if agents is None else list(agents)
+        chosen = None if agents is None else dict.fromkeys(agents)
         self._add_agents([agent for agent in chosen or () if agent not in self._wrapper_of])
         revived: list[Agent] = []
-
-        def revive(wrapper: PerAgentWrapper) -> None:
-            mine = None if chosen is None else [agent for agent in chosen if agent in wrapper.policies]
-            revived.extend(wrapper.revive(mine))
-
-        self._each(revive)
+        self._each(lambda one: revived.extend(one.revive(None if chosen is None else _select(one, chosen))))
         return revived
 
     def _each(self, call: Callable[[PerAgentWrapper], Any]) -> None:
         """Call a function with each wrapper, also if one raises PolicyError."""
-        if self.closed:
-            raise ClosedError("Policies were called after their wrapper was closed. Make a new one.")
+        self._check_open()
         errors: list[PolicyError] = []
         for wrapper in self._wrappers:
             try:
@@ -320,6 +306,10 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
                 errors.append(error)
         if errors:
             raise _join_errors(errors, {})
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("Policies were called after their wrapper was closed. Make a new one.")
 
     @property
     def versions(self) -> dict[Agent, int]:
@@ -334,8 +324,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     @property
     def choices(self) -> dict[Agent, str]:
         """The strategy of each agent, and for "auto" the reason of its choice."""
-        wrappers = self._wrapper_of.copy().items()
-        return {agent: getattr(wrapper, "why", type(wrapper).__name__) for agent, wrapper in wrappers}
+        return {agent: getattr(one, "why", type(one).__name__) for agent, one in self._wrapper_of.copy().items()}
 
     def close(self) -> None:
         """Close all wrappers, and the pool if it was made here."""

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import inspect
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +35,7 @@ class PolicyHandle:
 
     def __init__(self, policy: Any) -> None:
         self.policy = policy
-        has_batch = callable(getattr(policy, "step_batch", None))
-        self.batches = has_batch and not _is_overridden(type(policy), "step", "step_batch")
+        self.batches = _has_method(policy, "step_batch", "step")
         self.remembers_rows = self.batches and "rows" in inspect.signature(policy.step_batch).parameters
         self._copies: list[Any] = []
 
@@ -77,8 +76,7 @@ class PolicyHandle:
             twin = copy.deepcopy(self.policy)
             for name, value in list(getattr(twin, "__dict__", {}).items()):
                 if isinstance(value, np.random.Generator):
-                    seed = int(copy.deepcopy(value).integers(1 << 62))
-                    setattr(twin, name, np.random.default_rng([seed, row]))
+                    setattr(twin, name, np.random.default_rng([int(copy.deepcopy(value).integers(1 << 62)), row]))
             reset_policy(twin)
             self._copies.append(twin)
 
@@ -107,8 +105,7 @@ class PolicyHandle:
 
     def check_weights(self, weights: Any) -> None:
         """Raise if the weights do not fit. Does nothing for a policy that has no `check_weights` of its own."""
-        has_check = callable(getattr(self.policy, "check_weights", None))
-        if has_check and not _is_overridden(type(self.policy), "load_state_dict", "check_weights"):
+        if _has_method(self.policy, "check_weights", "load_state_dict"):
             self.policy.check_weights(weights)
 
     def load_state_dict(self, weights: Any, version: int) -> int:
@@ -124,47 +121,41 @@ def as_policy(agent: Any, policy: Any) -> Any:
         raise TypeError(f"The policy of {agent!r}, {policy!r}, is a class. Give one of its objects.")
     if callable(getattr(policy, "step", None)) or is_spec(policy):
         return policy
-    if is_network(policy):
-        raise TypeError(
-            f"The policy of {agent!r} is a torch module, {type(policy).__name__}, and has no method step(observation). "
-            "Give parallel_envs.wrappers.TorchPolicy(module, action_space)."
-        )
-    if callable(policy):
+    if callable(policy) and not is_network(policy):
         return ScriptedAgent(policy)
-    text = " For a policy by its name give parallel_envs.policies.load_policy(...)." if isinstance(policy, str) else ""
-    raise TypeError(
-        f"The policy of {agent!r}, {policy!r}, has no method step(observation). Give it one, or give a function from "
-        f"an observation to an action.{text}"
-    )
+    shown, advice = repr(policy), "Give it one, or give a function from an observation to an action."
+    if is_network(policy):
+        shown = f"the torch module {type(policy).__name__}"
+        advice = "Give parallel_envs.wrappers.TorchPolicy(module, action_space)."
+    elif isinstance(policy, str):
+        advice += " For a policy by its name give parallel_envs.policies.load_policy(...)."
+    raise TypeError(f"The policy of {agent!r}, {shown}, has no method step(observation). {advice}")
 
 
 def is_spec(policy: Any) -> bool:
-    """Return True if `policy` is a spec: an object whose `make()` makes the policy."""
     return callable(getattr(policy, "make", None))
 
 
 def close_policy(policy: Any) -> None:
-    """Call the policy's `close` if there is one."""
-    close = getattr(policy, "close", None)
-    if callable(close):
+    if callable(close := getattr(policy, "close", None)):
         close()
 
 
 def reset_policy(policy: Any, **rows: Any) -> None:
-    """Call the policy's `reset` if there is one."""
-    reset = getattr(policy, "reset", None)
-    if reset is not None:
+    if (reset := getattr(policy, "reset", None)) is not None:
         reset(**rows)
 
 
-def _is_overridden(kind: type, method: str, companion: str) -> bool:
-    """Return True if a subclass defined `method` anew, below the class that defined both it and `companion`."""
-    for one in kind.__mro__:
-        if companion in vars(one):
-            return False
-        if method in vars(one):
-            return any(companion in vars(base) for base in one.__mro__)
-    return False
+def _has_method(policy: Any, name: str, counterpart: str) -> bool:
+    """Return whether a policy has a method that a subclass did not outdate by a new `counterpart` alone."""
+    if not callable(getattr(policy, name, None)):
+        return False
+    for kind in type(policy).__mro__:
+        if name in vars(kind):
+            return True
+        if counterpart in vars(kind):  # outdated if inherited from below the class that defined both
+            return not any(name in vars(base) for base in kind.__mro__)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,21 +205,22 @@ def take_rows(batch: Any, rows: Any) -> Any:
 
 def as_row(observation: Any) -> Any:
     """Return an observation as a batch of one row."""
-    if isinstance(observation, dict):
-        return {key: as_row(part) for key, part in observation.items()}
-    if isinstance(observation, tuple):
-        return tuple(as_row(part) for part in observation)
-    return np.asarray(observation)[None]
+    return _each_part(lambda part: np.asarray(part)[None], [observation])
 
 
 def join_rows(batches: Sequence[Any]) -> Any:
     """Return the rows of several batches as one batch."""
+    return _each_part(lambda *parts: np.concatenate(parts), batches)
+
+
+def _each_part(function: Callable[..., Any], batches: Sequence[Any]) -> Any:
+    """Call a function with each part of batches of one structure. Return the results in this structure."""
     first = batches[0]
     if isinstance(first, dict):
-        return {key: join_rows([batch[key] for batch in batches]) for key in first}
+        return {key: _each_part(function, [batch[key] for batch in batches]) for key in first}
     if isinstance(first, tuple):
-        return tuple(join_rows([batch[place] for batch in batches]) for place in range(len(first)))
-    return np.concatenate(batches)
+        return tuple(_each_part(function, parts) for parts in zip(*batches, strict=True))
+    return function(*batches)
 
 
 def can_join(one: Any, other: Any) -> bool:
@@ -264,9 +256,8 @@ def scatter_rows(actions: Any, rows: npt.NDArray[np.intp], num_rows: int) -> Any
 
 def check_num_actions(actions: Any, num_rows: int, policy: Any) -> None:
     """Raise unless `step_batch` of the policy returned one action for each row."""
-    parts = actions.values() if isinstance(actions, dict) else actions if isinstance(actions, tuple) else None
-    if parts is not None:
-        for part in parts:
+    if isinstance(actions, dict | tuple):
+        for part in actions.values() if isinstance(actions, dict) else actions:
             check_num_actions(part, num_rows, policy)
         return
     name = f"{type(policy).__name__}.step_batch"
@@ -285,11 +276,8 @@ def check_mask(agent: Any, mask: Any, batch: Any) -> int:
     while isinstance(batch, dict | tuple):
         batch = next(iter(batch.values() if isinstance(batch, dict) else batch), None)
     shape = getattr(batch, "shape", None)
-    if isinstance(shape, tuple):
-        num_rows: int | None = shape[0] if shape else 0
-    else:
-        num_rows = len(batch) if hasattr(batch, "__len__") else None
-    if num_rows is not None and num_rows != len(mask):
+    num_rows = (*shape, 0)[0] if isinstance(shape, tuple) else len(batch) if hasattr(batch, "__len__") else len(mask)
+    if num_rows != len(mask):
         raise ValueError(
             f"The mask of {agent!r} has {len(mask)} rows, its observations have {num_rows}. Give a bool for each row."
         )

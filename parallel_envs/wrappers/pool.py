@@ -1,20 +1,35 @@
-"""`PolicyPool`: the worker processes and threads that several wrappers share."""
+"""`PolicyPool`, the worker processes and threads that several wrappers share, and its users.
+
+PolicyPool                worker processes and threads
+PerAgentThreadWrapper     the thread strategy
+StandaloneAgent           the policy of a single agent, wrapped by itself; all of these share one pool
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
 import queue
 import threading
+import time
+import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
 
-from parallel_envs.engine import PoolSettings, WorkerPool, open_pool
+from parallel_envs.closing import ClosedAtExit
+from parallel_envs.engine import PoolSettings, Unpicklable, WorkerPool, open_pool, user_stacklevel
 from parallel_envs.errors import ClosedError
 from parallel_envs.spelling import suggests_keywords
-from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn
+from parallel_envs.threads import CallGuard, in_turn
+from parallel_envs.wrappers.base import PerAgentWrapper, WrappedAgent
+from parallel_envs.wrappers.local import LocalWrapper, PerAgentSequentialWrapper
+from parallel_envs.wrappers.rules import Agent, Answer, Answers, Arguments, Inputs, Rules, step_one_by_one, still_busy
+from parallel_envs.wrappers.sharing import sharers
 
 
 class Threads:
@@ -143,3 +158,195 @@ class PolicyPool(ClosedAtExit):
             self._processes.close(timeout)
             self.guard.wait_until_free(timeout)
             self._processes = None
+
+
+# ---- the thread strategy ---------------------------------------------------------------------------------------------
+
+
+RunningTurn = tuple[dict[int, Future[float]], Answers]
+"""The future of each group, by its number, and the answers so far."""
+
+
+class PerAgentThreadWrapper(LocalWrapper):
+    """Every policy in a thread of a shared pool: for policies that release the interpreter's lock.
+
+    Such policies use NumPy or torch, or wait for a remote model. Agents that share an object form a group and use one
+    thread. A policy that is late cannot be interrupted: its agent gets default actions until the policy has returned.
+
+    Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
+    """
+
+    acts_in_background = True
+
+    @suggests_keywords
+    def __init__(
+        self, policies: Mapping[Agent, Any], rules: Rules | None = None, *, pool: PolicyPool | None = None
+    ) -> None:
+        super().__init__(policies, rules)
+        self._own_pool = pool is None
+        self._pool = PolicyPool() if pool is None else pool
+        self._groups = sharers(self.policies)
+        self._last: dict[int, Future[Any]] = {}
+        """By group the last task. A task begins when the group's earlier ones have ended."""
+        self._late: dict[int, Future[float]] = {}  # turns that have ended without the answers of a group
+
+    def _submit(self, threads: Threads, number: int, function: Callable[[], Any]) -> Future[Any]:
+        """Run a task of a group in a thread, after the group's earlier tasks."""
+        before = self._last.get(number)
+
+        def run() -> Any:
+            if before is not None:
+                wait([before])
+            return function()
+
+        future = self._last[number] = threads.submit(run)
+        return future
+
+    def _begin(self, inputs: Inputs) -> RunningTurn:
+        running: dict[int, Future[float]] = {}
+        answers = Answers.none()
+        threads, is_timed = self._pool.threads(), self.rules.action_timeout is not None
+
+        def act(own: Inputs) -> float:
+            step_one_by_one(self._handles, own, answers, timed=is_timed)
+            return time.monotonic()
+
+        for number, group in enumerate(self._groups):
+            own = {agent: inputs[agent] for agent in group if agent in inputs}
+            if own and (number not in self._late or self._late[number].done()):
+                self._late.pop(number, None)
+                running[number] = self._submit(threads, number, partial(act, own))
+        return running, answers
+
+    def _end(self, token: RunningTurn, deadline: float | None) -> Answers:
+        self._pool.check_owner()
+        running, so_far = token
+        wait(running.values(), None if deadline is None else max(deadline - time.monotonic(), 0.0))
+        answers = Answers(so_far.actions.copy(), so_far.others.copy())  # any that come later are late
+        for number, future in running.items():
+            if not future.done():
+                self._late[number] = future
+            elif (error := future.exception()) is not None:  # KeyboardInterrupt: not Ctrl-C, in a thread
+                known = answers.actions.keys() | answers.others.keys()
+                answers.add(Answers.failed([agent for agent in self._groups[number] if agent not in known], error))
+        return answers
+
+    def _returned_at(self, agent: Agent) -> float | None:
+        late = next((self._late.get(number) for number, group in enumerate(self._groups) if agent in group), None)
+        if late is None or (late.done() and late.exception() is not None):
+            return 0.0
+        return late.result() if late.done() else None
+
+    def _call_handles(self, method: str, arguments: Arguments, *, later: bool = False) -> dict[Agent, Answer]:
+        self._pool.check_owner()
+        limit = self.rules.action_timeout  # without it, no policy is ever late
+        answers: dict[Agent, Answer] = {}
+        for number, group in enumerate(self._groups):
+            own = {agent: arguments[agent] for agent in group if agent in arguments}
+            if not own:
+                continue
+            if number in self._last:
+                wait([self._last[number]], None if limit is None else 0.0 if later else limit)
+            if number not in self._last or self._last[number].done():
+                answers |= super()._call_handles(method, own)
+            elif later:
+                self._submit(self._pool.threads(), number, partial(super()._call_handles, method, own))
+            else:
+                answers |= dict.fromkeys(own, Answer(failure=still_busy(method)))
+        return answers
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        super().close()
+        if self._own_pool:
+            self._pool.close()
+
+
+# ---- the policy of a single agent -----------------------------------------------------------------------------------
+
+
+@dataclass
+class StandaloneAgent(WrappedAgent, ClosedAtExit):
+    """The policy of a single agent, wrapped by itself: the result of `PerAgentSubprocessWrapper(policy)`.
+
+        agents = {name: PerAgentSubprocessWrapper(policy) for name, policy in policies.items()}
+        action = agents["red"].step(observation)      # computed in a worker process, where the policy lives
+
+    The policy stays in its worker from the beginning on, so it keeps its state from step to step. To have several
+    agents compute at once, call `send` of all of them before `recv` of the first.
+
+    Agents that need processes and are given no `pool` share one pool with as many workers as there are cores. Closing
+    the last of these agents closes the pool. A policy that cannot be pickled is computed in this process, with a
+    warning.
+
+    Threads: different agents may be used by different threads, and each of them by any thread, one at a time.
+    """
+
+    shared: SharedPool | None = field(default=None, repr=False)
+
+    def close(self) -> None:
+        """Release the policy, and close the shared pool if no other agent uses it."""
+        self.wrapper.close()
+        if self.shared is not None:
+            self.shared.close()
+
+
+def standalone(kind: type[PerAgentWrapper], policy: Any, *arguments: Any, **named: Any) -> StandaloneAgent:
+    """Wrap the policy of a single agent. All other arguments go to the constructor of `kind`."""
+    policies, signature = {"agent": policy}, inspect.signature(kind)  # errors name the agent "agent"
+    are_known = named.keys() <= signature.parameters.keys()
+    given = signature.bind_partial(policies, *arguments, **named).arguments if are_known else {}
+    shared = SharedPool() if "pool" in signature.parameters and given.get("pool") is None else None
+    if shared is not None:
+        named["pool"] = shared.pool
+    try:
+        return StandaloneAgent(kind(policies, *arguments, **named), "agent", shared)
+    except BaseException as error:
+        if shared is not None:
+            shared.close()
+        if not isinstance(error, Unpicklable):
+            raise
+    warn_of_unpicklable(f"The policy {policy!r}")
+    return StandaloneAgent(PerAgentSequentialWrapper(policies, given.get("rules")), "agent")
+
+
+def warn_of_unpicklable(policies: str) -> None:
+    """Warn that policies that were to live in workers are computed in this process."""
+    warnings.warn(
+        f"{policies} cannot be pickled, so it is computed in this process. Give a spec "
+        "(parallel_envs.policies.PolicySpec) to have it made in the worker.",
+        RuntimeWarning,
+        stacklevel=user_stacklevel(),
+    )
+
+
+class SharedPool(ClosedAtExit):
+    """A share in the one pool of all `StandaloneAgent`s that were given no pool of their own.
+
+    The first share opens the pool. Closing the last share closes it.
+
+    Threads: any thread may open and close shares.
+    """
+
+    _lock: ClassVar[Any] = threading.Lock()
+    _current: ClassVar[PolicyPool | None] = None
+    _owner_pid: ClassVar[int] = 0  # of the process that opened the pool
+    _open: ClassVar[weakref.WeakSet[SharedPool]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        with self._lock:
+            if SharedPool._current is None or SharedPool._current.closed or SharedPool._owner_pid != os.getpid():
+                SharedPool._current, SharedPool._owner_pid = PolicyPool(), os.getpid()
+                SharedPool._open = weakref.WeakSet()
+            self.pool = SharedPool._current
+            self._open.add(self)
+
+    def close(self) -> None:
+        with self._lock:
+            self._open.discard(self)
+            is_last = not self._open and SharedPool._current is self.pool
+            if is_last:
+                SharedPool._current = None
+        if is_last:
+            self.pool.close()

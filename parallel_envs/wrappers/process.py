@@ -11,7 +11,6 @@ import contextlib
 import copy
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,6 @@ from parallel_envs.engine import (
     Reply,
     SharedBlock,
     Unpicklable,
-    dump_reply,
-    picklable,
 )
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import in_turn
@@ -51,6 +48,8 @@ from parallel_envs.wrappers.sharing import sharers
 
 IN_BUFFER = ...
 """Stands for an observation that is in the observation buffer. (None may be an observation.)"""
+Slot = tuple[tuple[int, ...], np.dtype[Any], int]
+"""Shape, dtype and offset of an array in the observation buffer."""
 _ALIGNMENT = 64
 _STATE_SECONDS = 30.0
 
@@ -63,71 +62,45 @@ class PolicyHost:
 
     def __init__(self, policies: Mapping[Agent, Any]) -> None:
         self._handles: dict[Agent, PolicyHandle] = {}
-        self._not_made: dict[Agent, Answer] = {}
+        self._not_made: dict[Agent, Failure] = {}
         self._block: SharedBlock | None = None
         self._views: dict[Agent, npt.NDArray[Any]] = {}
-        self._last_answers: dict[Agent, Answers] = {}
-        self._acted_at = 0.0
+        self._ended = 0.0
         for agent, policy in policies.items():
             try:
                 self._handles[agent] = PolicyHandle(policy.make() if is_spec(policy) else policy)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001  # SystemExit too: a policy may not end its worker by raising
-                self._not_made[agent] = Answer(failure=Failure.of(error))
+                self._not_made[agent] = Failure.of(error)
 
-    def not_made(self) -> Answers:
+    def not_made(self) -> dict[Agent, Failure]:
         """Return the failures of the specs that made no policy."""
-        return Answers({}, self._not_made)
+        return self._not_made
 
     def attach(self, block: SharedBlock, slots: Mapping[Agent, Slot]) -> None:
         """Read observations from this buffer from now on."""
         self._block = block
-        self._views = {agent: slots[agent].view(block) for agent in self._handles if agent in slots}
+        self._views = {agent: _view(block, slots[agent]) for agent in self._handles if agent in slots}
 
     def ring(self, argument: int) -> Answers:
         """Let all policies act on the observations in the buffer. The engine calls this for a request without data."""
-        return self._act({agent: (view.copy(), None) for agent, view in self._views.items()})
+        return self.act(dict.fromkeys(self._views, (IN_BUFFER, None)))
 
     def act(self, inputs: Inputs) -> Answers:
         """Let these agents' policies act, each on the observation given here or in the buffer."""
-        return self._act(
-            {
-                agent: (self._views[agent].copy() if observation is IN_BUFFER else observation, wanted)
-                for agent, (observation, wanted) in inputs.items()
-            }
-        )
-
-    def _act(self, inputs: Inputs) -> Answers:
-        answers = self._keep(step_one_by_one(self._handles, inputs, Answers.none()))
-        self._acted_at = time.monotonic()
-        return answers
-
-    def acted_at(self) -> float:
-        """Return when the last turn ended, by the clock that all processes share."""
-        return self._acted_at
+        seen = {
+            agent: (self._views[agent].copy() if observation is IN_BUFFER else observation, wanted)
+            for agent, (observation, wanted) in inputs.items()
+        }
+        answers = step_one_by_one(self._handles, seen, Answers.none())
+        self._ended = time.monotonic()
+        return Answers(answers.actions, answers.others, self._ended)
 
     def call(self, method: str, arguments: Arguments) -> Answers:
         """Call a method of these agents' handles."""
-        answers = {agent: call_handle(self._handles[agent], method, own) for agent, own in arguments.items()}
-        return self._keep(Answers({}, answers))
-
-    def _keep(self, answers: Answers) -> Answers:
-        self._last_answers.update(dict.fromkeys([*answers.actions, *answers.others], answers))
-        return answers
-
-    def last_answers(self, agents: Collection[Agent]) -> Answers:
-        """Return the last answers again, with failures for answers that cannot be pickled."""
-        answers: dict[Agent, Answer] = {}
-        for agent in agents:
-            if agent in self._last_answers:
-                answers[agent] = self._last_answers[agent].of(agent)
-                try:
-                    dump_reply(answers[agent])
-                except Unpicklable as error:
-                    text = f"its answer cannot leave the worker: {error}"
-                    answers[agent] = Answer(failure=Failure("TypeError", text, text))
-        return Answers({}, answers)
+        others = {agent: call_handle(self._handles[agent], method, own) for agent, own in arguments.items()}
+        return Answers({}, others, self._ended)
 
     def close(self) -> None:
         with contextlib.ExitStack() as closing:
@@ -136,18 +109,6 @@ class PolicyHost:
 
 
 # ---- in the caller --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Position of an array in the buffer."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    offset: int
-
-    def view(self, block: SharedBlock) -> npt.NDArray[Any]:
-        return np.ndarray(self.shape, self.dtype, block.buffer, self.offset)
 
 
 class ObservationBuffer:
@@ -174,16 +135,15 @@ class ObservationBuffer:
 
         Returns the new block, its slots, and the old block, which must be closed when no worker reads it any more.
         """
-        arrays = {agent: (slot.dtype, slot.shape) for agent, slot in self._slots.items()}
-        arrays |= {agent: (seen.dtype, seen.shape) for agent, (seen, _) in inputs.items() if _is_plain_array(seen)}
-        slots, end = {}, 0
-        for agent, (dtype, shape) in arrays.items():
-            slots[agent] = Slot(dtype, shape, end)
+        arrays = {agent: (shape, dtype) for agent, (shape, dtype, _) in self._slots.items()}
+        arrays |= {agent: (seen.shape, seen.dtype) for agent, (seen, _) in inputs.items() if _is_plain_array(seen)}
+        self._slots, end = {}, 0
+        for agent, (shape, dtype) in arrays.items():
+            self._slots[agent] = shape, dtype, end
             end += -(-dtype.itemsize * int(np.prod(shape)) // _ALIGNMENT) * _ALIGNMENT
-        before, block = self._block, SharedBlock.create(max(end, 1))
-        self._block, self._slots = block, slots
-        self._views = {agent: slot.view(block) for agent, slot in slots.items()}
-        return block, slots, before
+        before, self._block = self._block, SharedBlock.create(max(end, 1))
+        self._views = {agent: _view(self._block, slot) for agent, slot in self._slots.items()}
+        return self._block, self._slots, before
 
     def clear(self) -> None:
         """Forget all slots: fresh workers are not attached to the block."""
@@ -205,16 +165,17 @@ class ObservationBuffer:
         )
 
 
+def _view(block: SharedBlock, slot: Slot) -> npt.NDArray[Any]:
+    shape, dtype, offset = slot
+    return np.ndarray(shape, dtype, block.buffer, offset)
+
+
 def _is_plain_array(observation: Any) -> bool:
     return type(observation) is np.ndarray and not observation.dtype.hasobject and observation.size > 0
 
 
-@dataclass(slots=True)
-class _SentTurn:
-    """A turn in the workers: the request to each worker with its agents, and the failures of agents not sent."""
-
-    requests: dict[int, tuple[PendingRequest, list[Agent]]]
-    failed: dict[Agent, Answer]
+SentTurn = tuple[dict[int, tuple[PendingRequest, list[Agent]]], dict[Agent, Answer]]
+"""The request to each worker with its agents, and the failures of agents to which nothing could be sent."""
 
 
 class PerAgentProcessWrapper(PerAgentWrapper):
@@ -230,7 +191,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
     Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
     """
 
-    goes_on = True
+    acts_in_background = True
 
     @suggests_keywords
     def __init__(
@@ -243,6 +204,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._buffer = ObservationBuffer()
         self._last: dict[int, PendingRequest] = {}  # the last request to each worker
         self._late: dict[int, PendingRequest] = {}  # requests whose turn has ended without their answers
+        self._ended: dict[int, float] = {}  # when each worker ended the turn that was late last
         self._pids: dict[int, int] = {}
         self._not_made_in: dict[int, Failure] = {}  # workers in which policies could not be made again
         self._weights: dict[Agent, tuple[Any, int]] = {}  # loaded last, in the order of loading, with their versions
@@ -278,28 +240,25 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         )
         self._workers.wait(request)
         self._pids |= {worker: self._workers.pid(worker) for worker in workers}
-        failures = {
-            agent: failure
-            for worker, reply in request.replies.items()
-            if (failure := _failure_in(reply)) is not None
-            for agent in self._held[worker]
-        }
-        if not failures and any(map(is_spec, self.policies.values())):
+        if any(map(is_spec, self.policies.values())) and not any(map(_failure_in, request.replies.values())):
             request = self._workers.send(dict.fromkeys(workers, Call(self._key, "not_made")))
             self._workers.wait(request)
-            for worker in workers:
-                answers = self._answers_in(worker, request, self._held[worker])
-                failures |= {agent: one.failure for agent, one in answers.others.items() if one.failure is not None}
+        failures: dict[Agent, Failure] = {}
+        for worker, reply in request.replies.items():
+            if (failure := _failure_in(reply)) is not None:
+                failures |= dict.fromkeys(self._held[worker], failure)
+            elif isinstance(reply.value, dict):
+                failures |= reply.value
         self._not_made_in |= {self._home[agent]: failure for agent, failure in failures.items()}
         if failures:
             raise policy_error(failures, {})
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, inputs: Inputs) -> _SentTurn:
+    def _begin(self, inputs: Inputs) -> SentTurn:
         self._policy_pool.check_open()
         self._forget_answered()
-        if not self._buffer.fits_all(inputs) and not self._is_any_busy():
+        if not self._buffer.fits_all(inputs) and not any(map(self._is_busy, self._last)):
             block, slots, before = self._buffer.lay_out(inputs)
             alive = [worker for worker in self._held if self._loss(worker) is None]
             self._workers.wait(self._workers.send(dict.fromkeys(alive, Call(self._key, "attach", (block, slots)))))
@@ -311,39 +270,34 @@ class PerAgentProcessWrapper(PerAgentWrapper):
             if worker not in self._late:  # else it still computes an earlier turn: its agents are late again
                 in_buffer = not self._is_busy(worker) and self._buffer.put(agent, observation)
                 by_worker.setdefault(worker, {})[agent] = (IN_BUFFER if in_buffer else observation), wanted
-        turn = _SentTurn({}, {})
+        requests: dict[int, tuple[PendingRequest, list[Agent]]] = {}
+        failed: dict[Agent, Answer] = {}
         for worker, own in by_worker.items():
-            if self._loss(worker) is None:
-                request = self._last[worker] = self._send_inputs(worker, own, turn.failed)
-                turn.requests[worker] = request, list(own)
-        return turn
+            if self._loss(worker) is not None:
+                continue
+            is_in_buffer = all(seen is IN_BUFFER and wanted is None for seen, wanted in own.values())
+            try:
+                if is_in_buffer and len(own) == len(self._held[worker]):
+                    request = self._workers.ring(self._key, 0, (worker,))
+                else:
+                    request = self._workers.call(worker, self._key, "act", own)
+            except Unpicklable as error:
+                failed |= dict.fromkeys(own, Answer(failure=Failure.of(error)))
+                continue
+            self._last[worker] = request
+            requests[worker] = request, list(own)
+        return requests, failed
 
-    def _send_inputs(
-        self, worker: int, inputs: dict[Agent, PolicyInput], failed: dict[Agent, Answer]
-    ) -> PendingRequest:
-        """Send a worker its agents' inputs. Inputs that cannot be pickled become failures in `failed`."""
-        if len(inputs) == len(self._held[worker]) and all(
-            seen is IN_BUFFER and wanted is None for seen, wanted in inputs.values()
-        ):
-            return self._workers.ring(self._key, 0, (worker,))
-        try:
-            return self._workers.call(worker, self._key, "act", inputs)
-        except Unpicklable:
-            sendable = {agent: one for agent, one in inputs.items() if picklable(one)}
-        for agent in inputs.keys() - sendable.keys():
-            text = f"its observation, {inputs[agent][0]!r}, cannot be pickled, so it cannot be sent to a worker"
-            failed[agent] = Answer(failure=Failure("TypeError", text, text))
-        return self._workers.call(worker, self._key, "act", sendable)
-
-    def _end(self, token: _SentTurn, deadline: float | None) -> Answers:
+    def _end(self, token: SentTurn, deadline: float | None) -> Answers:
         self._policy_pool.check_owner()
-        answers = Answers({}, token.failed)
-        for worker, (request, agents) in token.requests.items():
+        requests, failed = token
+        answers = Answers({}, failed)
+        for worker, (request, agents) in requests.items():
             if self._workers.wait(request, None if deadline is None else max(deadline - time.monotonic(), 0.0)):
                 answers.add(self._answers_in(worker, request, agents))
             else:
                 self._late[worker] = request
-        for worker in self._held.keys() - token.requests.keys():
+        for worker in self._held.keys() - requests.keys():
             if (loss := self._loss(worker)) is not None:
                 answers.add(Answers({}, dict.fromkeys(self._held[worker], Answer(failure=loss))))
         return answers
@@ -352,16 +306,10 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         """Return these agents' answers in a worker's reply to a request."""
         reply = request.replies[worker]
         failure = _failure_in(reply)
-        if failure is None:
-            value: Answers = reply.value
-            return value
-        if failure.type_name.endswith(f".{Unpicklable.__name__}"):  # one answer cannot be pickled: get all others
-            again = self._workers.call(worker, self._key, "last_answers", agents)
-            self._workers.wait(again)
-            if _failure_in(again.replies[worker]) is None:
-                others: Answers = again.replies[worker].value
-                return others
-        return Answers({}, dict.fromkeys(agents, Answer(failure=failure)))
+        if failure is not None:
+            return Answers({}, dict.fromkeys(agents, Answer(failure=failure)))
+        answers: Answers = reply.value
+        return answers
 
     # ---- late and lost workers --------------------------------------------------------------------------------------
 
@@ -381,33 +329,21 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         """Take in replies that have come, also to requests that were late or that Ctrl-C has left without `recv`."""
         while any(map(self._is_busy, self._last)) and self._workers.pump(0.0):
             pass
-        self._late = {worker: request for worker, request in self._late.items() if not request.done}
+        for worker, request in list(self._late.items()):
+            if request.done:
+                del self._late[worker]
+                reply = request.replies[worker]
+                self._ended[worker] = reply.value.ended if _failure_in(reply) is None else 0.0
 
     def _is_busy(self, worker: int) -> bool:
         """Return True if a worker may still read from the buffer."""
         return worker in self._last and not self._last[worker].done
 
-    def _is_any_busy(self) -> bool:
-        return any(map(self._is_busy, self._last))
-
-    def _has_late_turns(self) -> bool:
-        self._forget_answered()
-        return self._is_any_busy()
-
     def _returned_at(self, agent: Agent) -> float | None:
         self._policy_pool.check_open()
         self._forget_answered()
         worker = self._home[agent]
-        if worker in self._late:
-            return None
-        if self._loss(worker) is not None:
-            return 0.0  # its next turn reports the loss
-        request = self._last[worker] = self._workers.call(worker, self._key, "acted_at")
-        if not self._workers.wait(request, self.rules.action_timeout):
-            self._late[worker] = request
-            return None
-        reply = request.replies[worker]
-        return 0.0 if _failure_in(reply) is not None else float(reply.value)
+        return None if worker in self._late else self._ended.get(worker, 0.0)
 
     def _revive(self, agents: Iterable[Agent] | None) -> list[Agent]:
         self._policy_pool.check_open()
@@ -490,12 +426,10 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         if self._own_pool:
             self._policy_pool.close()  # first: this ends the wait of another thread for these workers
         super().close()
-        is_placed = hasattr(self, "_held")
-        if is_placed:
+        if hasattr(self, "_held"):  # else its policies were never placed
             self._policy_pool.num_policies.subtract({worker: len(agents) for worker, agents in self._held.items()})
-        is_gone = self._policy_pool.closed or not is_placed or self._workers.closed
-        if not is_gone and not self._guard.is_taken:
-            self._remove_policies()
+            if not (self._policy_pool.closed or self._workers.closed or self._guard.is_taken):
+                self._remove_policies()
         self._buffer.close()
 
     @in_turn

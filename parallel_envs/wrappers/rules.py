@@ -30,8 +30,6 @@ Arguments = Mapping[Agent, tuple[Any, ...]]
 """Arguments of a method of `PolicyHandle`, by agent."""
 
 WORKER_DIED = "WorkerDied"
-_REVIVE_ADVICE = "Call revive() to start it anew."
-"""Ends the text of a `PolicyError` if a worker has died. `Failure` does not contain it: not all callers can revive."""
 
 
 @dataclass(slots=True)
@@ -83,10 +81,7 @@ class Rules:
             close = hint(self.on_error, words(OnError))
             raise ValueError(f"on_error={self.on_error!r} is unknown. Choose 'raise' or 'default'.{close}")
         if self.lateness_budget is not None and self.action_timeout is None:
-            raise ValueError(
-                f"lateness_budget={self.lateness_budget!r} was given without action_timeout, so no answer is ever "
-                "late. Give both."
-            )
+            raise ValueError(f"lateness_budget={self.lateness_budget!r} was given without action_timeout. Give both.")
         if self.default_action is None and (self.action_timeout is not None or self.on_error == "default"):
             raise ValueError(
                 "default_action is missing: with action_timeout or on_error='default' an agent may need one. Give an "
@@ -114,9 +109,8 @@ class Rules:
         space = spaces.get(agent) if isinstance(spaces, Mapping) else None if spaces is None else spaces(agent)
         if space is None:
             return None
-        rows = [] if wanted is None else np.flatnonzero(wanted).tolist()
-        singles = [action] if wanted is None else [take_rows(action, row) for row in rows]
-        for place, single in enumerate(singles):
+        for row in (None,) if wanted is None else np.flatnonzero(wanted).tolist():
+            single = action if row is None else take_rows(action, row)
             try:
                 is_inside = bool(space.contains(single))
             except Exception:  # noqa: BLE001  # some spaces raise at values that they cannot interpret
@@ -124,7 +118,7 @@ class Rules:
             if not is_inside:
                 name = getattr(policy, "class_path", type(policy).__name__)  # of a spec: the class that it makes
                 kind = f" ({single.dtype}, shape {single.shape})" if isinstance(single, np.ndarray) else ""
-                where = f" in row {rows[place]}" if rows else ""
+                where = "" if row is None else f" in row {row}"
                 text = f"{name} returned {single!r}{kind}{where}, which is outside of its space, {space}"
                 return Failure("ValueError", text, text)
         return None
@@ -148,6 +142,8 @@ class Answers(NamedTuple):
 
     actions: dict[Agent, Any]
     others: dict[Agent, Answer]
+    ended: float = 0.0
+    """When a worker ended the turn, by the monotonic clock that all processes share. 0.0: unknown."""
 
     @classmethod
     def none(cls) -> Answers:
@@ -176,37 +172,29 @@ class Answers(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """Agents whose policies were called and whose answers have not been received yet.
-
-    `token` is what the strategy's `_begin` returned. `answers` is set early if they were computed together with those
-    of another turn.
-    """
+    """Agents whose policies were called and whose answers have not been received. `token` is the strategy's own."""
 
     inputs: Inputs
     began: float
     token: Any = None
-    answers: Answers | None = None
 
 
 def step_one_by_one(
     handles: Mapping[Agent, PolicyHandle], inputs: Inputs, answers: Answers, *, timed: bool = False
 ) -> Answers:
     """Call one policy after another, in this process. Each answer is added to `answers` as soon as it is there."""
-    actions = answers.actions
     for agent, (observation, wanted) in inputs.items():
-        began = time.monotonic() if timed else 0.0
+        began, failure, action = time.monotonic() if timed else 0.0, None, None
         try:
             action = handles[agent].act(observation, wanted)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # SystemExit too: a policy may not end the program
-            seconds = time.monotonic() - began
-            answers.others[agent] = Answer(failure=Failure.of(error), seconds=seconds if timed else 0.0)
-            continue
-        if timed:
-            answers.others[agent] = Answer(action, seconds=time.monotonic() - began)
+            failure = Failure.of(error)
+        if timed or failure is not None:
+            answers.others[agent] = Answer(action, failure, seconds=time.monotonic() - began if timed else 0.0)
         else:
-            actions[agent] = action
+            answers.actions[agent] = action
     return answers
 
 
@@ -245,4 +233,4 @@ def failure_text(agent: Agent, failure: Failure) -> str:
     if failure.type_name != WORKER_DIED:
         return text
     end = "\n" if "\n" in failure.message else ". "  # the last output of the worker stands on lines of its own
-    return f"{text}{end}{_REVIVE_ADVICE}"
+    return f"{text}{end}Call revive() to start it anew."

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import pathlib
 import types
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ _CONSTANT = (
 )
 _OF_TORCH = ("dtype", "device", "layout", "memory_format", "Size")  # constants too, of a library that may be absent
 _IMMUTABLE_CONTAINERS = (
-    *(tuple, frozenset, functools.partial),
+    *(tuple, frozenset, functools.partial, types.CellType),
     *(types.FunctionType, types.MethodType, types.BuiltinFunctionType),
 )
 """Objects of these types cannot change, but may hold objects that can."""
@@ -33,23 +33,19 @@ _MOST_OBJECTS = 100_000  # of one policy; more are not searched
 
 def sharers(policies: Mapping[Hashable, Any]) -> list[list[Hashable]]:
     """Return the agents in groups: the agents of a group share an object, directly or through other agents."""
+    group_of: dict[Hashable, list[Hashable]] = {}
     owner: dict[int, Hashable] = {}
-    leader: dict[Hashable, Hashable] = {agent: agent for agent in policies}
     kept = []  # ids are unique only while their objects live
-
-    def root(agent: Hashable) -> Hashable:
-        while leader[agent] != agent:
-            agent = leader[agent]
-        return agent
-
     for agent, policy in policies.items():
+        group_of[agent] = [agent]
         for part in _mutable_parts(policy):
             kept.append(part)
-            first = owner.setdefault(id(part), agent)
-            leader[root(agent)] = root(first)
-    groups: dict[Hashable, list[Hashable]] = {}
-    for agent in policies:
-        groups.setdefault(root(agent), []).append(agent)
+            other = group_of[owner.setdefault(id(part), agent)]
+            if other is not group_of[agent]:
+                joined = other + group_of[agent]
+                group_of |= dict.fromkeys(joined, joined)
+    order = {agent: place for place, agent in enumerate(policies)}
+    groups = {id(group): sorted(group, key=lambda agent: order[agent]) for group in group_of.values()}
     return list(groups.values())
 
 
@@ -99,7 +95,12 @@ def _mutable_parts(thing: Any) -> Iterator[Any]:
         is_frozen = dataclass_parameters is not None and bool(dataclass_parameters.frozen)
         if not isinstance(one, _IMMUTABLE_CONTAINERS) and not is_frozen:
             yield one
-        waiting.extend(_contents(one))
+        if isinstance(one, types.FunctionType):  # not its globals
+            waiting += [one.__closure__, one.__defaults__, *vars(one).values(), *(one.__kwdefaults__ or {}).values()]
+        elif isinstance(one, np.ndarray):  # which the garbage collector does not look into
+            waiting += [one.base, *(one.flat if one.dtype.hasobject and one.dtype.names is None else ())]
+        else:
+            waiting += gc.get_referents(one)
 
 
 def _has_generator(space: Space[Any]) -> bool:
@@ -107,34 +108,3 @@ def _has_generator(space: Space[Any]) -> bool:
     parts = space.spaces.values() if isinstance(space, Dict) else space.spaces if isinstance(space, Tuple) else ()
     own: Any = space._np_random
     return own is not None or any(_has_generator(part) for part in parts)
-
-
-def _contents(one: Any) -> Iterable[Any]:
-    """Return the objects that an object refers to."""
-    if isinstance(one, dict):
-        return list(one.values())
-    if isinstance(one, list | tuple | set | frozenset | deque):
-        return list(one)
-    if isinstance(one, types.MethodType):
-        return [one.__self__, one.__func__]
-    if isinstance(one, types.BuiltinFunctionType):
-        return [one.__self__]
-    if isinstance(one, functools.partial):
-        return [one.func, one.args, one.keywords]
-    if isinstance(one, types.FunctionType):
-        cells = []
-        for cell in one.__closure__ or ():
-            try:
-                cells.append(cell.cell_contents)
-            except ValueError:  # an empty cell
-                continue
-        return [*cells, *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), *vars(one).values()]
-    if isinstance(one, np.ndarray):
-        return [one.base, *(one.flat if one.dtype.hasobject and one.dtype.names is None else ())]
-    if isinstance(one, np.random.Generator):
-        return [one.bit_generator]
-    inside = list(getattr(one, "__dict__", {}).values())
-    for kind in type(one).__mro__:
-        slots = getattr(kind, "__slots__", ())
-        inside += [getattr(one, name) for name in ((slots,) if isinstance(slots, str) else slots) if hasattr(one, name)]
-    return inside

@@ -1,15 +1,21 @@
-"""`TorchPolicy`: a torch network as an agent's policy. With it: observations into tensors, and action sampling.
+"""`TorchPolicy`: a torch network as an agent's policy, alone or with others in one pass.
 
-`parted` and `GatheringBuffer` make features of the observations of one policy or of several. `choose` makes actions of
-the outputs of networks. Both give the same numbers for one policy and for many at once: each policy samples from its
-own generator, for the rows that want an action and in their order.
+    stack = Stack([policy.module for policy in policies])
+    outputs = stack(features)                      # (networks, rows, numbers) in, (networks, rows, outputs) out
+
+`Stack` computes networks of equal shape in one pass, each with its own weights. `parted` and `GatheringBuffer` make
+features of the observations of one policy or of several. `choose` makes actions of the outputs. These give the same
+numbers for one policy and for many at once: each policy samples from its own generator, for the rows that want an
+action and in their order.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
+import operator
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +26,179 @@ from torch import Tensor, nn
 from parallel_envs.policies import AgentPolicy
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import one_torch_thread
+from parallel_envs.wrappers.local import NetworkReplaced
 from parallel_envs.wrappers.policy_handle import Mask, as_row
 from parallel_envs.wrappers.rules import PolicyInput
-from parallel_envs.wrappers.stacked import signature
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.intp]
+
+_ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
+_OUR_MLP = ("parallel_envs.rollouts.networks", "Mlp")  # its forward is that of its only child
+_VERSION = operator.attrgetter("_version")
+_OF_EVERY_MODULE = vars(nn.Module()).keys() - {"training"}
+_PLAIN = (int, float, str, bytes, bool, type(None), type, torch.dtype, torch.device)
+
+
+def signature(module: nn.Module) -> Any:
+    """Return a value that is equal for modules that may be stacked.
+
+    Such modules have the same structure and attributes, and parameters of the same shapes.
+    """
+    layers = tuple((name, type(part), _attributes(part)) for name, part in module.named_modules())
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    return layers, tuple((name, tuple(one.shape), one.dtype, one.device) for name, one in tensors)
+
+
+def _attributes(module: nn.Module) -> Any:
+    """Return everything that a module's `forward` may depend on, apart from its tensors and parts."""
+
+    def comparable(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value), tuple(map(comparable, value))
+        if isinstance(value, dict):
+            return tuple((key, comparable(part)) for key, part in value.items())
+        return value if isinstance(value, _PLAIN) else id(value)
+
+    own = tuple((name, comparable(value)) for name, value in vars(module).items() if name not in _OF_EVERY_MODULE)
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return module.extra_repr(), own, tuple(map(id, hooks))
+
+
+class ChangeDetector:
+    """Detects changes of modules: of their parts, of their tensors, and of the values in these.
+
+    Changes of values are found by the version that torch counts for each tensor: optimisers, `load_state_dict` and
+    everything else that writes to a parameter in place raise it. Writing to `parameter.data` does not.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        parts = [part for module in modules for part in module.modules()]
+        tensors = [kept for part in parts for kept in (part._parameters, part._buffers) if kept]
+        self._without_none = [kept for kept in tensors if all(one is not None for one in kept.values())]
+        self._with_none = [kept for kept in tensors if any(one is None for one in kept.values())]  # such as no bias
+        self._modules = [part._modules for part in parts if part._modules]
+        self._parts = _values(self._modules)
+        self._tensors: list[Tensor] = []
+        self._versions: list[int] = []
+
+    def has_changed(self) -> bool:
+        """Return True if a tensor has changed since the last call, and at first. Raise if a layer was replaced."""
+        if _values(self._modules) != self._parts:
+            raise NetworkReplaced("A part of a network was replaced, so it may compute something else.")
+        tensors = _values(self._without_none)
+        if self._with_none:
+            tensors += [one for one in _values(self._with_none) if one is not None]
+        versions = list(map(_VERSION, tensors))
+        if versions == self._versions and all(map(operator.is_, tensors, self._tensors)):
+            return False
+        self._tensors, self._versions = tensors, versions
+        return True
+
+
+def _values(dicts: Sequence[dict[str, Any]]) -> list[Any]:
+    """Return the values of all dicts. Every turn calls this: for 64 small networks these are some hundred tensors."""
+    return list(itertools.chain.from_iterable(map(dict.values, dicts)))
+
+
+class Stack:
+    """Stack of modules with one signature. It copies their weights on first use and after each change.
+
+    A chain of linear layers and activations becomes one batched matrix product a layer. Any other module goes through
+    `torch.func`, which supports most of torch but costs more for each call. With a `device`, weights are there:
+    features go there through a staging buffer, which grows to the largest turn and stays, and outputs come back. If
+    the buffer is pinned, the copy does not block.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], device: str | None = None) -> None:
+        self.modules, self._device = list(modules), None if device is None else torch.device(device)
+        self._changes = ChangeDetector(self.modules)
+        self._compute: Callable[[Tensor], Tensor]  # set by the first call: everything has changed then
+        self._is_pinned = self._device is not None and self._device.type == "cuda"
+        self._staging = torch.empty(0, pin_memory=self._is_pinned)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        with torch.inference_mode(), one_torch_thread():
+            if self._changes.has_changed():
+                modules = self.modules
+                if self._device is not None:
+                    modules = [copy.deepcopy(module).to(self._device) for module in modules]
+                self._compute = _stack_chains(modules) or _stack_any(modules)
+            if self._device is None:
+                return self._compute(features)
+            if self._staging.numel() < features.numel():
+                self._staging = torch.empty(features.numel(), pin_memory=self._is_pinned)
+            staged = self._staging[: features.numel()].view(features.shape).copy_(features)
+            return self._compute(staged.to(self._device, non_blocking=True)).cpu()
+
+
+def _stack_chains(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor] | None:
+    """Return the modules as batched matrix products. None if they are no chains of linear layers and activations."""
+    chains = [_layers(module) for module in modules]
+    if any(chain is None for chain in chains):
+        return None
+    steps: list[Callable[[Tensor], Tensor]] = []
+    layers: Sequence[Any]
+    for layers in zip(*[chain for chain in chains if chain is not None], strict=True):
+        has_bias = getattr(layers[0], "bias", None) is not None
+        if not isinstance(layers[0], nn.Linear):
+            steps.append(layers[0].forward)
+            continue
+        weights = torch.stack([layer.weight.detach() for layer in layers]).transpose(1, 2).contiguous()
+        biases = torch.stack([layer.bias.detach() for layer in layers])[:, None] if has_bias else None
+        steps.append(_linear(weights, biases))
+
+    def compute(features: Tensor) -> Tensor:
+        for step in steps:
+            features = step(features)
+        return features
+
+    return compute
+
+
+def _linear(weights: Tensor, biases: Tensor | None) -> Callable[[Tensor], Tensor]:
+    if biases is None:
+        return lambda features: torch.bmm(features, weights)
+    return lambda features: torch.baddbmm(biases, features, weights)
+
+
+def _layers(module: nn.Module) -> list[nn.Module] | None:
+    """Return the layers of a chain, or None for any other module."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        return None
+    kind = type(module)  # exactly: a subclass may compute something else
+    if kind is nn.Linear or kind in _ACTIVATIONS:
+        return [module]
+    if kind is nn.Sequential or (kind.__module__, kind.__name__) == _OUR_MLP:
+        parts = [_layers(part) for part in module.children()]
+        chain = [one for part in parts if part is not None for one in part]
+        return None if any(part is None for part in parts) else chain
+    return None
+
+
+def _stack_any(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
+    """Return the modules as one function made by `torch.vmap`."""
+    parameters, buffers = torch.func.stack_module_state(list(modules))
+    template = modules[0]
+
+    def one(own: Any, kept: Any, features: Tensor) -> Tensor:
+        out: Tensor = torch.func.functional_call(template, (own, kept), (features,))
+        return out
+
+    mapped = torch.vmap(one, in_dims=(0, 0, 0), randomness="different")
+    own_parts = [
+        [part for part in module.modules() if not type(part).__module__.startswith("torch.")] for module in modules
+    ]
+
+    def compute(features: Tensor) -> Tensor:
+        first, *others = ([_attributes(part) for part in parts] for parts in own_parts)
+        if any(other != first for other in others):
+            raise ValueError("The attributes of the networks differ by now, so they cannot be computed in one pass.")
+        out: Tensor = mapped(parameters, buffers, features)
+        return out
+
+    return compute
+
 
 # ---- observations ---------------------------------------------------------------------------------------------------
 
@@ -70,7 +243,15 @@ class GatheringBuffer:
             if part.shape[1] != array.shape[2] or part.dtype.kind not in "fiub":
                 raise ValueError(f"An observation of {part.shape[1]} x {part.dtype} is among some of another size.")
             own[: len(part)], own[len(part) :] = part, 0.0
-        return array, _join_masks(masks)
+        if all(mask is None for mask in masks):
+            return array, None
+        if any(mask is None for mask in masks):
+            raise ValueError("Some of the observations have masks and some have none: they cannot share a pass.")
+        arrays = [np.asarray(mask) for mask in masks]
+        joined = np.ones((*array.shape[:2], arrays[0].shape[-1]), bool)  # ones where a policy has fewer rows
+        for own, given in zip(joined, arrays, strict=True):
+            own[: len(given)] = given.reshape(len(given), -1)
+        return array, joined
 
     def _array(self, num_rows: int, size: int) -> Array:
         length = self._num_policies * num_rows * size
@@ -79,39 +260,14 @@ class GatheringBuffer:
         return self._buffer[:length].reshape(self._num_policies, num_rows, size)
 
 
-def _join_masks(masks: Sequence[Any]) -> Array | None:
-    """Return one array of masks, with ones in the rows that a policy has fewer of than another."""
-    if all(mask is None for mask in masks):
-        return None
-    if any(mask is None for mask in masks):
-        raise ValueError("Some of the observations have masks and some have none: they cannot share a pass.")
-    arrays = [np.asarray(mask) for mask in masks]
-    joined = np.ones((len(arrays), max(map(len, arrays)), arrays[0].shape[-1]), bool)
-    for own, array in zip(joined, arrays, strict=True):
-        own[: len(array)] = array.reshape(len(array), -1)
-    return joined
-
-
 # ---- action sampling ------------------------------------------------------------------------------------------------
 
 
-class SamplingPolicy(Protocol):
-    """Attributes of a policy that action sampling needs."""
-
-    action_space: Any
-    deterministic: bool
-    generator: np.random.Generator
-
-    @property
-    def log_std(self) -> Array: ...
-
-
-def choose(
-    outputs: Array, mask: Array | None, wanted: Sequence[Mask | None], policies: Sequence[SamplingPolicy]
-) -> list[Any]:
+def choose(outputs: Array, mask: Array | None, wanted: Sequence[Mask | None], policies: Sequence[Any]) -> list[Any]:
     """Return each policy's action, or its actions for all rows if it has a mask in `wanted`.
 
-    `outputs` is (policies, rows, numbers). Rows that want no action get zeros. A policy without wanted rows gets None.
+    A policy has `action_space`, `deterministic`, `generator` and `log_std`. `outputs` is (policies, rows, numbers).
+    Rows that want no action get zeros. A policy without wanted rows gets None.
     """
     rows = _WantedRows(wanted, outputs.shape[1])
     first, space = policies[0], policies[0].action_space
@@ -153,7 +309,7 @@ class _WantedRows:
             full: Any = np.stack(self._masks).all(1)
             self._is_full = [own and given is not None for own, given in zip(full.tolist(), wanted, strict=True)]
 
-    def noise(self, shape: tuple[int, ...], policies: Sequence[SamplingPolicy], *, normal: bool) -> Array:
+    def noise(self, shape: tuple[int, ...], policies: Sequence[Any], *, normal: bool) -> Array:
         """Return random numbers from the policies' generators as an array, with zeros in rows that want no action."""
         if self._is_single and not normal:
             return np.array([policy.generator.random() for policy in policies]).reshape(shape)
@@ -171,18 +327,16 @@ class _WantedRows:
         """Return each policy's own part of the actions."""
         if self._is_single:
             return actions[:, 0].tolist() if actions.ndim == 2 else list(actions[:, 0])
-        places = enumerate(self._is_full)
-        return [actions[place] if full else self._part(place, actions[place]) for place, full in places]
-
-    def _part(self, place: int, actions: Array) -> Any:
-        mask = self._masks[place]
-        if self._given[place] is None:
-            return actions[0].item() if actions.ndim == 1 else actions[0]
-        if not mask.any():
-            return None
-        own = actions[: len(mask)]
-        own[~mask.astype(bool)] = 0
-        return own
+        parts: list[Any] = []
+        for own, mask, given, is_full in zip(actions, self._masks, self._given, self._is_full, strict=True):
+            if given is None:
+                parts.append(own[0].item() if own.ndim == 1 else own[0])
+            elif is_full or not mask.any():
+                parts.append(own if is_full else None)
+            else:
+                parts.append(own[: len(mask)])
+                parts[-1][~mask.astype(bool)] = 0
+        return parts
 
 
 # ---- the policy -----------------------------------------------------------------------------------------------------
@@ -264,9 +418,7 @@ class TorchPolicy(AgentPolicy):
         have = 0 if self._memory is None else len(self._memory[0])
         if have < num_rows:
             fresh = self._initial_state(num_rows - have)
-            self._memory = (
-                fresh if not have else tuple(torch.cat(pair) for pair in zip(self._memory, fresh, strict=True))
-            )
+            self._memory = tuple(map(torch.cat, zip(self._memory, fresh, strict=True))) if have else fresh
 
     def _initial_state(self, num_rows: int) -> Any:
         state = self.module.initial_state(num_rows)  # type: ignore[operator]  # an nn.Module's attribute
@@ -305,12 +457,11 @@ class TorchPolicy(AgentPolicy):
     def check_weights(self, weights: Any) -> None:
         """Raise ValueError if these are not weights of such a network."""
         own = self.module.state_dict()
-        odd = {name for name in {*own, *weights} if name not in own or name not in weights}
-        odd |= {name for name in own if name not in odd and tuple(own[name].shape) != np.shape(weights[name])}
+        odd = own.keys() ^ weights.keys()
+        odd |= {name for name in own.keys() - odd if tuple(own[name].shape) != np.shape(weights[name])}
         if odd:
-            raise ValueError(
-                f"The weights do not fit the network: {sorted(odd)} are missing, unknown or of another shape."
-            )
+            text = f"The weights do not fit the network: {sorted(odd)} are missing, unknown or of another shape."
+            raise ValueError(text)
 
     @property
     def log_std(self) -> Array:
@@ -318,8 +469,6 @@ class TorchPolicy(AgentPolicy):
             return np.asarray(self._log_std)
         own = getattr(self.module, "log_std", None)
         return np.zeros(()) if own is None else own.detach().numpy()
-
-    # ---- batched forward: see `StackedGroup` in `local.py` ----------------------------------------------------------
 
     @property
     def can_be_stacked(self) -> bool:
@@ -333,16 +482,14 @@ class TorchPolicy(AgentPolicy):
             return None
         return type(self), signature(self.module), repr(self.action_space), self.deterministic
 
+    # `StackedGroup` in `local.py` calls these three
     new_gathering = staticmethod(GatheringBuffer)
-    """Makes the buffer that gathers the observations of several of these policies."""
+    choose_stacked = staticmethod(choose)
 
     @staticmethod
     def compute_stacked(stack: Callable[[Tensor], Tensor], features: Array) -> Array:
         """Return the outputs of all policies, each for its own rows."""
         return stack(torch.from_numpy(features)).numpy()
-
-    choose_stacked = staticmethod(choose)
-    """Makes actions of the outputs of all policies."""
 
 
 def _shapes(state: Any) -> Any:

@@ -138,7 +138,7 @@ READERS = {
         "evaluation.",
     ),
     **dict.fromkeys(
-        [f"wrappers/{name}.py" for name in ("auto", "base", "local", "process", "rules", "thread")],
+        [f"wrappers/{name}.py" for name in ("auto", "base", "local", "pool", "process", "rules")],
         "wrappers.",
     ),
     **dict.fromkeys([f"vector/{name}.py" for name in ("in_flight", "manager", "recovery", "step_loop")], "vector."),

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from parallel_envs.errors import PolicyError
-from parallel_envs.wrappers import PerAgentAutoWrapper, PerAgentProcessWrapper, PolicyPool, Rules, auto
+from parallel_envs.wrappers import PerAgentAutoWrapper, PolicyPool, Rules, auto
 from tests.gates import MANY, Gate, wait_at
 from tests.wrappers.agents import Batched, Constant, Doing, Drawing, Held, Loaded, Sharing
 from tests.wrappers.conftest import Wrap
@@ -147,43 +147,6 @@ def test_the_global_generators_are_drawn_from_once(pool: PolicyPool) -> None:
     assert told[0] == told[1]
 
 
-def test_policies_that_may_be_trained_here_stay_when_the_others_go_to_processes(
-    pool: PolicyPool, monkeypatch: Monkey
-) -> None:
-    notes: list[str] = []
-    stays = {"a": Loaded(), "b": Noting(notes), "c": Trained(notes)}  # `b` shares with `c`
-    policies: dict[str, Any] = {**stays, "d": Placed(1), "e": Placed(2)}
-    with choosing("process", pool, policies, monkeypatch) as wrapper:
-        for number in range(3 * NUM_TURNS):
-            policies["a"].weight += 1.0
-            said = turn(wrapper)
-            assert said["a"] == policies["a"].weight
-            assert said["c"] == 2 * number + 2
-            assert [said[agent][0] // 1000 for agent in "de"] == [number + 1] * 2
-            if number > NUM_TURNS:
-                assert {said[agent][1] for agent in "de"} == {pool.processes().pid(worker) for worker in range(2)}
-        assert wrapper.why.startswith("process, with ['a', 'b', 'c'] here, to be trained (")
-        wrapper.measure_again()
-        assert turn(wrapper)["d"][0] // 1000 == policies["d"].count == 3 * NUM_TURNS + 1
-        assert len(notes) == 6 * NUM_TURNS + 2
-
-
-class Noting:
-    """Notes its steps where others do, too."""
-
-    def __init__(self, notes: list[str]) -> None:
-        self.notes = notes
-
-    def step(self, observation: Any) -> int:
-        self.notes.append(type(self).__name__)
-        return len(self.notes)
-
-
-class Trained(Noting):
-    def load_state_dict(self, weights: Any) -> None:
-        raise NotImplementedError
-
-
 # ---- trials --------------------------------------------------------------------------------------
 
 
@@ -276,21 +239,19 @@ def test_measuring_anew_while_measuring_and_the_end_leave_nothing_behind(pool: P
 # ---- with a deadline -----------------------------------------------------------------------------
 
 
-def test_measuring_keeps_the_deadline_and_a_late_policy_goes_to_a_process(pool: PolicyPool, gate: Gate) -> None:
+def test_with_a_deadline_policies_act_in_threads_from_the_first_turn_on(pool: PolicyPool, gate: Gate) -> None:
     rules = Rules(action_timeout=0.05, default_action=LATE)
     policies = {"a": Stuck(gate.path), "b": Drawing()}
     with PerAgentAutoWrapper(policies, rules, pool=pool, num_turns=NUM_TURNS) as wrapper:
-        assert wrapper.chosen == "thread"
+        assert wrapper.why == "thread (there is an action_timeout, so nothing was measured)."
         for _ in range(NUM_TURNS + 1):
             began = time.monotonic()
             assert turn(wrapper)["a"] == LATE
             assert time.monotonic() - began < 5.0
-        assert wrapper.chosen == "process"
-        assert "threads were late in " in wrapper.why
+        assert (wrapper.chosen, wrapper.acts_in_background) == ("thread", True)
         gate.let_through(MANY)
-        while wrapper._next is not None:  # it moves when no policy is busy
-            turn(wrapper)
-        assert isinstance(wrapper._current, PerAgentProcessWrapper)
+        while turn(wrapper)["a"] == LATE:
+            pass
         assert wrapper.tallies["b"].failed == 0
 
 
@@ -305,12 +266,12 @@ class Stuck:
         return 0
 
 
-def test_with_a_deadline_that_is_kept_it_stays_where_it_can_be_kept(pool: PolicyPool) -> None:
+def test_with_a_deadline_that_is_kept_actions_are_those_of_the_sequential_strategy(pool: PolicyPool) -> None:
     reference = {"a": Drawing(1), "b": Drawing(2)}
     rules = Rules(action_timeout=5.0, default_action=LATE)
     with PerAgentAutoWrapper(copy.deepcopy(reference), rules, pool=pool, num_turns=NUM_TURNS) as wrapper:
         for number in range(3 * NUM_TURNS):
             assert turn(wrapper) == {agent: one.step(SEEN) for agent, one in reference.items()}
             if number == NUM_TURNS + 1:
-                assert wrapper.chosen in ("thread", "process")
                 wrapper.measure_again()
+                assert wrapper.chosen == "thread"

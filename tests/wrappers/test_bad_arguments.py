@@ -14,7 +14,7 @@ from parallel_envs.errors import PolicyError
 from parallel_envs.policies import PolicySpec
 from parallel_envs.wrappers import PerAgentAutoWrapper, PerAgentSubprocessWrapper, PolicyPool, Rules
 from parallel_envs.wrappers import WrappedMultiAgentPolicy as Wrapped
-from parallel_envs.wrappers.agent import SharedPool
+from parallel_envs.wrappers.pool import SharedPool
 from tests.wrappers.agents import Batched, Constant, Doing, Drawing, OneByOne
 from tests.wrappers.conftest import Seat, Wrap
 

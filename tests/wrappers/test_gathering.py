@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from parallel_envs.errors import PolicyError  # noqa: E402  # needs torch
 from parallel_envs.testing import assert_same_batch  # noqa: E402  # as above
 from parallel_envs.wrappers import PerAgentGPUWrapper, PerAgentSequentialWrapper, Rules  # noqa: E402  # as above
-from parallel_envs.wrappers.stacked import DeviceStack  # noqa: E402  # as above
+from parallel_envs.wrappers.torch_policy import Stack  # noqa: E402  # as above
 from tests.wrappers.agents import Drawing  # noqa: E402  # as above
 from tests.wrappers.networks import mixed, observed, several  # noqa: E402  # as above
 
@@ -27,13 +27,13 @@ Monkey = pytest.MonkeyPatch
 def passes(monkeypatch: Monkey) -> list[tuple[int, ...]]:
     """The shapes of what went through a stack of networks."""
     shapes: list[tuple[int, ...]] = []
-    compute = DeviceStack.__call__
+    compute = Stack.__call__
 
     def noted(stack: Any, features: Any) -> Any:
         shapes.append(tuple(features.shape))
         return compute(stack, features)
 
-    monkeypatch.setattr(DeviceStack, "__call__", noted)
+    monkeypatch.setattr(Stack, "__call__", noted)
     return shapes
 
 

@@ -15,8 +15,8 @@ from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, PolicySpec
 from parallel_envs.wrappers import PerAgentBatchWrapper, PerAgentSubprocessWrapper, PolicyPool, Rules
 from parallel_envs.wrappers import WrappedMultiAgentPolicy as Wrapped
-from parallel_envs.wrappers.agent import SharedPool
 from parallel_envs.wrappers.base import PerAgentWrapper
+from parallel_envs.wrappers.pool import SharedPool
 
 SEEN = np.ones(3, np.float32)
 

@@ -304,7 +304,7 @@ def test_unpicklable_policies_and_those_that_share_with_them_stay_here_with_one_
     notes: list[Any] = []
     noting = Doing(lambda _: (len(notes), os.getpid()))
     policies: dict[str, Any] = {"a": Held(notes), "b": Doing(pid), "c": Held(), "d": noting}
-    with pytest.warns(RuntimeWarning, match=r"policies of \['a', 'd', 'c'\] cannot be pickled") as warned:
+    with pytest.warns(RuntimeWarning, match=r"policy of \['a', 'd', 'c'\] cannot be pickled") as warned:
         policy = WrappedMultiAgentPolicy(policies, "process", budget=pool)
     assert [one.filename for one in warned] == [__file__]
     with policy:

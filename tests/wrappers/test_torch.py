@@ -24,8 +24,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  # needs torch
 
 from parallel_envs.rollouts.networks import Mlp as OurMlp  # noqa: E402  # as above
-from parallel_envs.wrappers.stacked import DeviceStack, Stack, StagingBuffer, signature  # noqa: E402  # as above
-from parallel_envs.wrappers.torch_policy import TorchPolicy  # noqa: E402  # as above
+from parallel_envs.wrappers.torch_policy import Stack, TorchPolicy, signature  # noqa: E402  # as above
 from tests.wrappers import networks  # noqa: E402  # as above
 from tests.wrappers.networks import BOX, FOUR, discrete, mixed, mlp, observed, plain, several  # noqa: E402  # as above
 
@@ -168,7 +167,7 @@ def test_a_stack_computes_what_its_modules_compute(kind: str) -> None:
     modules = [MODULES[kind](seed) for seed in range(3)]
     assert len({signature(module) for module in modules}) == 1
     features = torch.randn(3, 5, 6)
-    for stack in (Stack(modules), DeviceStack(modules, "cpu")):
+    for stack in (Stack(modules), Stack(modules, "cpu")):
         for _ in range(2):
             torch.testing.assert_close(stack(features), outputs(modules, features), atol=1e-5, rtol=1e-5)
         with torch.no_grad():
@@ -473,12 +472,12 @@ def test_a_device_that_is_unknown_or_not_there_is_a_clear_error() -> None:
 
 
 def test_the_staging_buffer_grows_to_the_largest_turn_and_stays() -> None:
-    staging = StagingBuffer(pinned=False)
+    modules = [mlp(seed) for seed in range(3)]
+    stack = Stack(modules, "cpu")
     places = []
     for rows in (2, 5, 1, 5, 3):
         features = torch.randn(3, rows, 6)
-        staged = staging(features)
-        assert torch.equal(staged, features)
-        places.append(staged.data_ptr())
+        torch.testing.assert_close(stack(features), outputs(modules, features), atol=1e-5, rtol=1e-5)
+        places.append(stack._staging.data_ptr())
     assert len(set(places[1:])) == 1
-    assert staging._buffer.numel() == 3 * 5 * 6
+    assert stack._staging.numel() == 3 * 5 * 6
