@@ -22,8 +22,7 @@ from parallel_envs.learners.masks import check_flags
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
-from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
-from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.rollouts.replay import PrioritizedReplayBuffer, ReplayBuffer
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.seeding import SeedTree
 

@@ -20,8 +20,7 @@ from parallel_envs.meta.multi_episode import AnyEnv, MultiEpisodeConfig, MultiEp
 from parallel_envs.seeding import SeedTree, env_seeds
 from parallel_envs.spelling import nearest
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import find_spec
-from parallel_envs.vector.checks import check_count
+from parallel_envs.vector.arguments import check_count, find_spec
 from parallel_envs.vector.registry import portable
 
 NumTasks = tuple[int | None, int | None]

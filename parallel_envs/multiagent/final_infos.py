@@ -17,10 +17,10 @@ import numpy.typing as npt
 from parallel_envs.multiagent.agent_layout import Agent, AgentResults, Flags, masked_copy, read_only, row_of
 from parallel_envs.multiagent.fixed_agents import FixedAgents
 from parallel_envs.multiagent.open_agents import OpenAgents
-from parallel_envs.vector.checks import env_names
 from parallel_envs.vector.infos import add_info
+from parallel_envs.vector.recovery import env_names
 from parallel_envs.vector.shared_arrays import snapshot
-from parallel_envs.vector.step_loop import RESTARTED
+from parallel_envs.vector.worker_envs import RESTARTED
 
 FINAL_OBS, FINAL_REWARD, FINAL_INFO = "final_obs", "final_reward", "final_info"
 

@@ -13,10 +13,9 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from parallel_envs.multiagent.agent_layout import Agent, AgentResults, Flags, Kind, batch_of_rows, read_only, row_of
-from parallel_envs.vector.checks import env_names
 from parallel_envs.vector.infos import add_info
-from parallel_envs.vector.shared_arrays import snapshot
-from parallel_envs.vector.spaces import Leaf, assembler, leaves
+from parallel_envs.vector.recovery import env_names
+from parallel_envs.vector.shared_arrays import Leaf, assembler, leaves, snapshot
 
 Spaces = tuple[Space[Any], Space[Any]]
 """Observation space and action space."""

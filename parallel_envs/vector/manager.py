@@ -35,16 +35,24 @@ from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
 from parallel_envs.threads import NOT_HELD, CallGuard, one_thread
-from parallel_envs.vector import arguments, checks
+from parallel_envs.vector import arguments
 from parallel_envs.vector.arguments import EnvFactory, EnvIds, Options, Seed
 from parallel_envs.vector.env_batch import EnvBatch
 from parallel_envs.vector.in_flight import EnvRequest, InFlight, PendingCall, State
 from parallel_envs.vector.infos import Info
-from parallel_envs.vector.recovery import WAIT_ADVICE, FailurePolicy, Recovery, Retry, env_error, unreadable_result
+from parallel_envs.vector.recovery import (
+    WAIT_ADVICE,
+    Awaited,
+    Recovery,
+    RestartBudget,
+    Retry,
+    env_error,
+    env_names,
+    unreadable_result,
+)
 from parallel_envs.vector.remotes import Remote, RemoteMethod, RemoteRequests, Remotes
 from parallel_envs.vector.shared_arrays import unpacked
-from parallel_envs.vector.step_loop import ResetRequest, bell_argument
-from parallel_envs.vector.worker_envs import Method
+from parallel_envs.vector.worker_envs import Method, ResetRequest, bell_argument
 from parallel_envs.vector.worker_tasks import TaskLedger, TaskSetter
 
 Infos = Any
@@ -154,9 +162,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             workers are forked from, rather than in each worker: with forkserver in its own process (with the
             environment variables that it was started with), with `context="fork"` in this process. With `"spawn"` each
             worker imports them; backends `"thread"` and `"serial"` import them here. A module that cannot be imported
-            raises an ImportError. Eight workers that import torch 2.13 and `gymnasium.wrappers` took 4.2 s and 1.18 GB
-            (the sum of their PSS) on two quiet cores; with `preload=("torch", "gymnasium.wrappers")` they took 1.1 s
-            and 0.20 GB, and the next manager of this kind took 0.15 s.
+            raises an ImportError. Eight workers with torch took 4.2 s and 1.18 GB to start without, 1.1 s and 0.20 GB
+            with it.
 
     Attributes:
         env_fns: One callable for each environment. With an id, the callables call `gymnasium.make`.
@@ -201,24 +208,24 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.shared_memory, self.context, self.daemon = shared_memory, context, daemon
         self.num_envs = len(factories)
         self.num_workers = self.num_envs if num_workers is None else num_workers
-        checks.check_count(
+        arguments.check_count(
             "num_workers", self.num_workers, at_most=self.num_envs, what=f"the {self.num_envs} environments"
         )
+        arguments.choice("backend", backend, BACKENDS)
+        self.on_failure = arguments.choice("on_failure", on_failure, words(OnFailure))
+        self.step_timeout = arguments.optional_seconds("step_timeout", step_timeout)
+        self.reset_timeout = arguments.optional_seconds("reset_timeout", reset_timeout)
+        arguments.check_count("max_restarts", max_restarts)
+        budget = RestartBudget(max_restarts, arguments.seconds("restart_window", restart_window))
         if threads_per_worker is not None:
-            checks.check_count("threads_per_worker", threads_per_worker)
-        checks.choice("backend", backend, BACKENDS)
-        self.on_failure = checks.choice("on_failure", on_failure, words(OnFailure))
-        self.step_timeout = checks.optional_seconds("step_timeout", step_timeout)
-        self.reset_timeout = checks.optional_seconds("reset_timeout", reset_timeout)
-        checks.check_count("max_restarts", max_restarts)
-        window = checks.seconds("restart_window", restart_window)
+            arguments.check_count("threads_per_worker", threads_per_worker)
         if context is not None:
-            checks.choice("context", context, START_METHODS)
-        self.autoreset_mode = arguments.autoreset(autoreset_mode)
-        self.copy = checks.yes_or_no("copy", copy)
+            arguments.choice("context", context, START_METHODS)
         if shared_memory is not None:
-            checks.yes_or_no("shared_memory", shared_memory)
-        self.infos_list = checks.yes_or_no("infos_list", infos_list)
+            arguments.yes_or_no("shared_memory", shared_memory)
+        self.autoreset_mode = arguments.autoreset(autoreset_mode)
+        self.copy = arguments.yes_or_no("copy", copy)
+        self.infos_list = arguments.yes_or_no("infos_list", infos_list)
         modules = arguments.modules("preload", preload)
         self._settles = isinstance(cpu_affinity, str) and cpu_affinity == "auto"
         settings = PoolSettings(
@@ -228,7 +235,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             affinity=None if self._settles else arguments.affinity(cpu_affinity),
             preload=("parallel_envs.vector.worker_envs", *modules),
             name="env worker",
-            start_timeout=checks.optional_seconds("start_timeout", start_timeout),
+            start_timeout=arguments.optional_seconds("start_timeout", start_timeout),
         )
         self._batch = batch = EnvBatch(
             factories,
@@ -243,7 +250,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         )
         try:
             self._tasks = TaskLedger(self.num_envs, task_source, batch.task_ways, batch.episode_of)
-            self._recovery = Recovery(batch, max_restarts, window, self._tasks, self.reset_timeout)
+            automatic = on_failure == "restart"
+            self._recovery = Recovery(batch, self._tasks, budget, self.reset_timeout, automatic=automatic)
         except BaseException:
             batch.close(2.0)
             raise
@@ -263,9 +271,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._failed_wait: tuple[str, float | None] = ("", None)
         self._calling = ""
         self._call_envs: list[int] = []
-        self._policy = FailurePolicy(batch, self._recovery, restarts=on_failure == "restart")
-        self._stop = self._policy.has_new_deaths  # stored, since making a bound method costs time at each step
-        self._in_flight = InFlight(batch, self._policy, self.step_timeout, self.reset_timeout)
+        self._stop = self._recovery.has_new_deaths  # stored, since making a bound method costs time at each step
+        self._in_flight = InFlight(batch, self._recovery, self.step_timeout, self.reset_timeout)
         self._num_steps = 0
 
     # ---- reset and step -------------------------------------------------------------------------------------------
@@ -295,7 +302,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Returns:
             The latest observation of every environment, and the infos of those that were reset.
         """
-        checks.optional_wait(timeout)
+        arguments.optional_wait(timeout)
         self.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
         return self.reset_wait(timeout)
 
@@ -332,19 +339,20 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     @one_thread
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, Infos]:
         """Return the observations and infos of the reset that was begun. May be called again after a `StepTimeout`."""
-        seconds = self.reset_timeout if timeout is None else timeout
-        requests = self._finish(State.RESET, "reset", seconds, self._retry_reset)
-        pickled = self._batch.take_in(requests, self._set)
-        envs = [request.env for request in self._requests]
-        if self.infos_list:
-            infos: Infos = self._batch.infos_list(pickled, range(self.num_envs), envs, tasks=self._tasks.active)
-        else:
-            infos = self._batch.infos(pickled, only=envs, tasks=self._tasks.active)
-        return self._observations(), infos
 
-    def _retry_reset(self, envs: Sequence[int]) -> PendingRequest:
-        again = [dataclasses.replace(one, restarted=True) for one in self._requests if one.env in envs]
-        return self._batch.reset(again, self._set)
+        def retry(envs: Sequence[int]) -> PendingRequest:
+            again = [dataclasses.replace(one, restarted=True) for one in self._requests if one.env in envs]
+            return self._batch.reset(again, self._set)
+
+        seconds = self.reset_timeout if timeout is None else timeout
+        pickled = self._batch.take_in(self._finish(State.RESET, "reset", seconds, retry), self._set)
+        return self._observations(), self._infos(pickled, only=[request.env for request in self._requests])
+
+    def _infos(self, pickled: Mapping[int, Info], only: Sequence[int] | None = None) -> Infos:
+        """Return the infos of all envs in the form that was asked for (`only`: see `EnvBatch.infos`)."""
+        if self.infos_list:
+            return self._batch.infos_list(pickled, range(self.num_envs), only, tasks=self._tasks.active)
+        return self._batch.infos(pickled, only=only, tasks=self._tasks.active)
 
     def __init_subclass__(cls, **settings: Any) -> None:
         """Have `step` call the `step_async` and `step_wait` of a subclass that defines its own, as Gymnasium's does."""
@@ -357,7 +365,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def step(self, actions: Any, timeout: float | None = None) -> Batch:
         """Step every environment. Environments whose episode has ended are reset as `autoreset_mode` says."""
         if timeout is not None:
-            checks.optional_wait(timeout)
+            arguments.optional_wait(timeout)
         guard = self._guard
         lock = guard.lock
         try:  # the same as `one_thread`, which costs too much time here
@@ -405,21 +413,16 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def _end_step(self, timeout: float | None) -> Batch:
         seconds = self.step_timeout if timeout is None else timeout
-        requests = self._finish(State.STEP, f"step {self._num_steps + 1}", seconds, self._retry_step)
+        batch = self._batch
+        requests = self._finish(
+            State.STEP, f"step {self._num_steps + 1}", seconds, lambda envs: batch.report_lost(envs, self._set)
+        )
         self._num_steps += 1
         if self._num_steps == _STEPS_TO_SETTLE and self._settles:
-            pin_workers(self._batch.pool)
-        batch = self._batch
-        pickled = batch.take_in(requests, self._set)
-        if self.infos_list:
-            infos: Infos = batch.infos_list(pickled, range(self.num_envs), tasks=self._tasks.active)
-        else:
-            infos = batch.infos(pickled, tasks=self._tasks.active)
+            pin_workers(batch.pool)
+        infos = self._infos(batch.take_in(requests, self._set))
         arrays = batch.arrays
         return self._observations(), arrays.rewards.copy(), arrays.terminated.copy(), arrays.truncated.copy(), infos
-
-    def _retry_step(self, envs: Sequence[int]) -> PendingRequest:
-        return self._batch.report_lost(envs, self._set)
 
     def _switch_set(self, untouched: npt.NDArray[np.bool_] | None) -> None:
         """Read from the set of observations that a request writes to.
@@ -478,9 +481,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         if self._pending.state not in (State.IDLE, State.SEND):
             raise self._pending.error(asked)
         envs = arguments.some_envs(env_ids, self.num_envs)
-        if busy := self._in_flight.among(envs):
+        if busy := [env for env in envs if self._in_flight.of(env) is not None]:
             raise AlreadyPendingCallError(
-                f"`{asked}` was called for {checks.env_names(busy)}, still on the way from an earlier `send`. "
+                f"`{asked}` was called for {env_names(busy)}, still on the way from an earlier `send`. "
                 "Call `recv` first.",
                 "send",
             )
@@ -497,11 +500,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Raises:
             StepTimeout: Fewer had answered in time. Nothing is lost; `recv` may be called again.
         """
-        if self.infos_list:
-            return self.recv_each(min_envs, timeout)
-        envs, pickled = self._recv(min_envs, timeout)
-        infos = self._batch.infos(pickled, envs, tasks=self._tasks.active)
-        return envs, *self._batch.rows(envs, self._set), infos
+        return self._recv(min_envs, timeout, self.infos_list)
 
     @one_thread
     def recv_each(self, min_envs: int = 1, timeout: float | None = None) -> Received:
@@ -509,32 +508,33 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
         In a batch of infos each column has the type of its first row, so its values depend on which rows are together.
         """
-        envs, pickled = self._recv(min_envs, timeout)
-        infos = self._batch.infos_list(pickled, envs.tolist(), tasks=self._tasks.active)
-        return envs, *self._batch.rows(envs, self._set), infos
+        return self._recv(min_envs, timeout, True)
 
-    def _recv(self, min_envs: int, timeout: float | None) -> tuple[npt.NDArray[np.intp], dict[int, Info]]:
-        """Return the envs that have answered, and the infos that came by pipe."""
-        checks.check_count("min_envs", min_envs)
-        self._pending.check_sent()
+    def _recv(self, min_envs: int, timeout: float | None, as_list: bool) -> Received:
+        arguments.check_count("min_envs", min_envs)
+        self._pending.check_begun(State.SEND)
         if min_envs > len(self._in_flight):
             raise ValueError(
                 f"min_envs={min_envs} is more than the {len(self._in_flight)} environments that are on the way. "
                 "Send to more of them first, or wait for fewer."
             )
         answered, pickled = self._receive(lambda: self._in_flight.answered(min_envs), timeout)
-        return np.array([request.env for request in answered], np.intp), pickled
+        envs, batch, tasks = np.array([request.env for request in answered], np.intp), self._batch, self._tasks.active
+        if as_list:
+            infos: Infos = batch.infos_list(pickled, envs.tolist(), tasks=tasks)
+        else:
+            infos = batch.infos(pickled, envs, tasks=tasks)
+        return envs, *batch.rows(envs, self._set), infos
 
     @one_thread
     def recv_env(self, env: int, timeout: float | None = None) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Return the answer of one environment to `send` or `send_reset`, as its own `step` would return it."""
         self._pending.check_open("recv_env")
-        env = env + self.num_envs if env < 0 else env
         request = self._in_flight.of(env)
         if request is None:
             raise NoAsyncCallError(f"Calling `recv_env` for env {env}, to which nothing was sent.", "send")
         _, pickled = self._receive(lambda: [request] if request.pending.done else [], timeout, request)
-        return self._batch.single(env, self._set, pickled, tasks=self._tasks.active)
+        return self._batch.single(request.env, self._set, pickled, tasks=self._tasks.active)
 
     def _receive(
         self, ready: Callable[[], list[EnvRequest]], timeout: float | None, only: EnvRequest | None = None
@@ -557,8 +557,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Waits until there are at least `min_envs`, or `timeout` seconds have passed (None: no limit).
         """
         self._pending.check_open("ready")
-        checks.check_count("min_envs", min_envs)
-        checks.optional_wait(timeout)
+        arguments.check_count("min_envs", min_envs)
+        arguments.optional_wait(timeout)
         return self._in_flight.ready(min(min_envs, len(self._in_flight)), timeout)
 
     @property
@@ -586,7 +586,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def is_away(self, env: int) -> bool:
         """Return whether an environment has been sent a request whose answer has not been received yet."""
-        return self._in_flight.of(env + self.num_envs if env < 0 else env) is not None
+        return self._in_flight.of(env) is not None
 
     @property
     def remotes(self) -> Sequence[Remote]:
@@ -595,7 +595,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     @functools.cached_property
     def _remote_requests(self) -> RemoteRequests:
-        return RemoteRequests(self.single_action_space, self.num_envs)
+        return RemoteRequests(self.single_action_space)
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
@@ -652,7 +652,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Send the task source to the workers if the trainer has changed it."""
         source = self._tasks.source_to_send() if self._tasks.source is not None else None
         if source is not None:
-            self._batch.tell_all("set_source", source)
+            self._batch.tell_all("change", None, source)
 
     def _use_autoreset_mode(self, mode: AutoresetMode) -> None:
         """Reset environments whose episodes have ended as this mode says. Call this before the first reset."""
@@ -671,15 +671,15 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     @one_thread
     def call_async(self, name: str, /, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> None:
         """Begin a call. `call_wait` ends it."""
-        self._begin_call(name, args, kwargs, env_ids)
-
-    def _begin_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], env_ids: EnvIds) -> None:
         self._become_idle("call_async")
         if name in _RESERVED:
             raise ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
-        envs = arguments.some_envs(env_ids, self.num_envs)
-        self._call_envs, self._calling = envs, f"call of {name!r}"
-        self._ask("call", envs, name, args, kwargs)
+        self._begin_call(f"call of {name!r}", arguments.some_envs(env_ids, self.num_envs), "call", name, args, kwargs)
+
+    def _begin_call(self, doing: str, envs: Sequence[int], method: str, *args: Any) -> None:
+        """Begin a call that `call_wait` ends."""
+        self._call_envs, self._calling = list(envs), doing
+        self._ask(method, envs, *args)
 
     @one_thread
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
@@ -702,12 +702,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """
         if not callable(fn):
             raise TypeError(f"fn={fn!r} cannot be called. Give a function of an environment.")
-        checks.optional_wait(timeout)
+        arguments.optional_wait(timeout)
         self._become_idle("apply")
-        envs = arguments.some_envs(env_ids, self.num_envs)
-        self._call_envs, self._calling = envs, f"apply of {getattr(fn, '__name__', type(fn).__name__)!r}"
+        envs, doing = arguments.some_envs(env_ids, self.num_envs), getattr(fn, "__name__", type(fn).__name__)
         try:
-            self._ask("apply", envs, fn, args)
+            self._begin_call(f"apply of {doing!r}", envs, "apply", fn, args)
         except Unpicklable as error:
             for name, value in [("fn", fn), *((f"args[{number}]", arg) for number, arg in enumerate(args))]:
                 if not picklable(value):
@@ -747,7 +746,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     @one_thread
     def _call_one(self, env: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of one environment. Its keywords may have the names of keywords of `call` too."""
-        self._begin_call(name, args, kwargs, env)
+        self._become_idle(name)
+        self._begin_call(f"call of {name!r}", [env], "call", name, args, kwargs)
         (result,) = self.call_wait()
         return result
 
@@ -823,20 +823,20 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         for worker, held in self._batch.holders(envs):
             chosen = [env for env in envs if env in held]
             if worker in busy or len(chosen) == len(held) or self._batch.needs_replacing(worker):
-                self._recovery.replace_worker(worker, None)
+                self._recovery.replace(worker, None, None)
                 continue
             for env in chosen:
-                self._recovery.rebuild_env(env, None)
+                self._recovery.replace(worker, env, None)
 
     def close_extras(self, timeout: float | None = 5.0, terminate: bool = False) -> None:
         """End the workers within `timeout` seconds, even if they are busy; at once with `terminate`.
 
         A warning is given if a `reset_async`, `step_async` or `call_async` was never waited for.
         """
-        seconds = 5.0 if timeout is None else checks.seconds("timeout", timeout)
+        seconds = 5.0 if timeout is None else arguments.seconds("timeout", timeout)
         # During another call the manager is closed by another thread or a signal handler: then nothing is forgotten.
         forgotten = None if self._guard.is_held else self._pending.forgotten()
-        self._pending.close()
+        self._pending.closed = True
         self._batch.close(0.2 if terminate else seconds)
         if forgotten is not None:  # last, so that the workers have ended even where warnings are errors
             gymnasium.logger.warn(forgotten, stacklevel=_CALLER_OF_CLOSE)
@@ -851,7 +851,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True):
-            self._pending.close()  # the user has not called `close`, so `close` gives no warning
+            self._pending.closed = True  # the user has not called `close`, so `close` gives no warning
             self.close()
 
     def __repr__(self) -> str:
@@ -870,44 +870,42 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     ) -> list[PendingRequest]:
         """Wait for the request that was begun. Return the requests that hold its answers.
 
-        After a `StepTimeout` the request is still pending.
+        After a `StepTimeout` the request is still pending. After another error, if a worker has died, the request may
+        be waited for again or dropped, even while other workers are still busy (`PendingCall.failed`). If all envs are
+        alive and have answered, the request has ended.
         """
-        self._pending.check_open(f"{state.value}_wait")
-        pending = self._pending.awaited(state)
-        checks.optional_wait(timeout)
-        until = None if timeout is None else time.monotonic() + timeout
+        call, pool, until = self._pending, self._batch.pool, None
+        pending = call.pending
+        if call.state is not state or pending is None or call.closed or pool.closed:
+            call.check_begun(state)
+        assert pending is not None
+        call.waited_for = True
+        if timeout is not None:
+            until = time.monotonic() + arguments.seconds("timeout", timeout)
         requests = [pending]
-        if not self._batch.pool.wait(pending, timeout, self._stop) or pending.replies:
-            requests = self._resolve(pending, doing, timeout, until, retry)
-        self._pending.end()  # not earlier: after a Ctrl-C before this line the request may be waited for again
+        if not pool.wait(pending, timeout, self._stop) or pending.replies:
+            job = Awaited(pending, doing, timeout, retry)
+            while True:
+                remaining = None if until is None else max(until - time.monotonic(), 0.0)
+                if not pool.wait(pending, remaining, self._stop) and not self._stop(pending):
+                    self._recovery.stop_or_raise(job, self._batch.late_envs(pending))
+                try:
+                    if pending.waiting and pending.replies:
+                        self._recovery.act_on_deaths(job)
+                        continue
+                    requests = self._recovery.resolve(job)
+                except Exception:
+                    self._take_in_failed(pending)
+                    if pending.waiting or any(reply.death is not None for reply in pending.replies.values()):
+                        call.failed, self._failed_wait = True, (doing, timeout)
+                    else:
+                        call.end()
+                    raise
+                self._batch.learn(requests)
+                break
+        # Not earlier: after a Ctrl-C before this line the request may be waited for again.
+        call.state, call.pending, call.failed, call.waited_for = State.IDLE, None, False, False
         return requests
-
-    def _resolve(
-        self, pending: PendingRequest, doing: str, timeout: float | None, until: float | None, retry: Retry | None
-    ) -> list[PendingRequest]:
-        """End a request that has replies other than "done", or whose wait has stopped.
-
-        If an error is raised and a worker has died, the request may be waited for again or dropped, even while other
-        workers are still busy (`PendingCall.failed`). If all envs are alive and have answered, the request has ended.
-        """
-        while True:
-            self._policy.wait(pending, doing, timeout, until, retry)
-            if not pending.replies:
-                return [pending]
-            try:
-                if pending.waiting:
-                    self._policy.act_on_deaths(pending, doing, timeout, retry)
-                    continue
-                requests = self._policy.resolve(pending, doing, timeout, retry)
-            except Exception:
-                self._take_in_failed(pending)
-                if pending.waiting or any(reply.death is not None for reply in pending.replies.values()):
-                    self._pending.failed, self._failed_wait = True, (doing, timeout)
-                else:
-                    self._pending.end()
-                raise
-            self._batch.learn(requests)
-            return requests
 
     def _take_in_failed(self, pending: PendingRequest) -> None:
         """Store the answers of a failed request. With `copy=False`, envs that failed keep their latest observations."""

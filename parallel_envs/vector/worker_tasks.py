@@ -164,6 +164,12 @@ def way_of(env: Any, setter: TaskSetter | None) -> TaskWay | str:
 # ---- on the caller's side --------------------------------------------------------------------------------------------
 
 
+def check_number(task: Task) -> None:
+    """Raise ValueError if the number of a task does not fit into its place in a row."""
+    if not is_whole(task.id) or not _LEAST <= task.id <= _MOST:
+        raise ValueError(f"The task {task.value!r} has the number {task.id!r}, which is not a whole number of 64 bits.")
+
+
 class TaskNumbers:
     """Give each task of a manager one number, and each number one task.
 
@@ -255,12 +261,8 @@ class TaskLedger:
             return task
         if not isinstance(task, Task):
             return Task(task, self._numbers.of(task))
-        number: Any = task.id
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or not _LEAST <= number <= _MOST:
-            raise ValueError(
-                f"The task {task.value!r} has the number {number!r}, which is not a whole number of 64 bits."
-            )
-        return Task(task.value, int(number))
+        check_number(task)
+        return Task(task.value, int(task.id))
 
     def next_of(self, env: int) -> Any:
         """Return the task for a new env in the place of a failed one: the task given last, unless the source draws."""

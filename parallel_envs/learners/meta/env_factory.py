@@ -17,7 +17,7 @@ from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import advice
 from parallel_envs.tasks import offers, part_of
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.checks import env_names
+from parallel_envs.vector.recovery import env_names
 
 _OTHER_SETTINGS = {
     "add_previous_action",
