@@ -14,7 +14,7 @@ import contextlib
 import copy
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,10 +96,8 @@ def collect(
     check_whole("first_id", first_id)
     if first_id < 0:
         raise ValueError(f"first_id={first_id} is negative. Give a whole number from 0 up.")
-    names: Any = info_keys
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        example = names if isinstance(names, str) else "success"
-        raise TypeError(f"info_keys={names!r} is no list of names. Give one, such as [{example!r}].")
+    if isinstance(info_keys, str) or not hasattr(info_keys, "__iter__"):
+        raise TypeError(f"info_keys={info_keys!r} is no list of names. Give one, such as [{info_keys!r}].")
     for name, value in {"random_actions": random_actions, "exact": exact, "progress": progress}.items():
         yes_or_no(name, value)
     with contextlib.ExitStack() as stack:
@@ -178,9 +176,13 @@ class _Collection:
             with self._interrupts:
                 self._begin_episodes()
                 while self._episodes:
-                    envs, rows, observations = self._receive()
+                    envs, batch = self._receive()
                     if envs:
-                        self._act(envs, rows, observations)
+                        began = time.perf_counter()
+                        actions = self._runner.act({env: self._episodes[env] for env in envs}, batch)
+                        self._patience = _CALLS_WORTH_WAITING * (time.perf_counter() - began)
+                        self._envs.send(actions, envs)
+                        self._num_in_flight += len(envs)
                     self._begin_episodes()
         except KeyboardInterrupt:
             raise self._interrupted() from None
@@ -210,9 +212,8 @@ class _Collection:
             self._envs.send_reset(list(begun), seed=seeds, tasks=None if tasks[0] is None else tasks)
             self._num_in_flight += len(begun)
 
-    def _receive(self) -> tuple[list[int], list[int], Any]:
-        """Receive and record answers. Return the envs that need an action, their rows, and the batch of observations.
-
+    def _receive(self) -> tuple[list[int], Any]:
+        """Receive and record answers. Return the envs that need an action, and the batch of their observations.
         Waits for one env, and then for half of the envs in flight if those answer soon. Waiting for more envs saves
         calls of the policy, so it may take as long as some calls, but a fast env must not stand idle for slow ones.
         Between waits Ctrl-C is checked.
@@ -257,17 +258,7 @@ class _Collection:
                 rows.append(row)
         if self._bar is not None:
             self._bar.show(len(self._done), self._num_steps, len(self._episodes))
-        return acting, rows, observations
-
-    def _act(self, envs: list[int], rows: list[int], observations: Any) -> None:
-        """Call the policy for these rows and send the actions."""
-        is_whole = len(rows) == self._columns.count(observations)
-        batch = observations if is_whole else self._columns.take(observations, rows)
-        began = time.perf_counter()
-        actions = self._runner.act({env: self._episodes[env] for env in envs}, batch)
-        self._patience = _CALLS_WORTH_WAITING * (time.perf_counter() - began)
-        self._envs.send(actions, envs)
-        self._num_in_flight += len(envs)
+        return acting, observations if len(rows) == len(envs) else self._columns.take(observations, rows)
 
     def _interrupted(self) -> CollectionInterrupted:
         with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C leaves requests in flight
@@ -275,9 +266,8 @@ class _Collection:
         return CollectionInterrupted(Rollouts(self._done))
 
     def _drain(self) -> None:
-        """After an error: receive the pending answers, which are not for the next user of the environments.
-
-        Answers that do not arrive in time stay pending, for `recv` to return.
+        """After an error: receive the pending answers, which are not for the next user of the environments. Answers
+        that do not arrive in time stay pending, for `recv` to return.
         """
         until = time.monotonic() + _DRAIN_SECONDS
         while not self._envs.closed and time.monotonic() < until:
@@ -345,9 +335,8 @@ class PlannedRollout:
 def plan_rollouts(
     num_rollouts: int, tasks: Sequence[Any] | TaskSource | None, seed: int, first_id: int
 ) -> list[PlannedRollout]:
-    """Return the rollouts `first_id`, `first_id + 1`, ... of the run with this seed.
-
-    A list of tasks has one for each rollout. A task source gives rollout `id` the first task of environment `id`.
+    """Return the rollouts `first_id`, `first_id + 1`, ... of the run with this seed. A list of tasks has one for each
+    rollout. A task source gives rollout `id` the first task of environment `id`.
     """
     tree, first_id = SeedTree(seed).child("rollout"), int(first_id)  # NumPy's integers are bounded
     chosen = _planned_tasks(num_rollouts, tasks, first_id)
@@ -412,9 +401,8 @@ def _planned_tasks(num_rollouts: int, tasks: Any, first_id: int) -> Sequence[Tas
 
 
 class _PolicyRunner:
-    """Calls a policy for rows, one for each env, and keeps its state, previous actions and previous rewards by row.
-
-    All that the policy returns is checked and copied. With `exact` each row is computed by itself, so that no result
+    """Calls a policy for rows, one for each env, and keeps its state, previous actions and previous rewards by row. All
+    that the policy returns is checked and copied. With `exact` each row is computed by itself, so that no result
     depends on the other rows of a batch.
     """
 

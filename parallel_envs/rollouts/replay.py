@@ -14,12 +14,13 @@ import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Space
+from gymnasium.spaces import Discrete, Space
 
 from parallel_envs.choices import Sampler, words
 from parallel_envs.extras import require
@@ -78,15 +79,13 @@ class ReplayBuffer:
         self.num_steps, self.discount = num_steps, discount
         self._arrays: dict[str, Array] = {}
         """All stored arrays, by name: the arrays of `state`."""
-
-        def values(name: str, space: Space[Any]) -> ValueArrays:
-            return ValueArrays(space, lambda number, dtype, shape: self._array(f"{name}{number}", dtype, shape), name)
-
-        self._observations = values("observations", observation_space)
-        self._next_observations = values("next_observations", observation_space)
-        self._actions = values("actions", action_space)
-        self._rewards = self._array("rewards", np.float32)
-        self._terminated, self._truncated = self._array("terminated", np.bool_), self._array("truncated", np.bool_)
+        spaces = {"observations": observation_space, "next_observations": observation_space, "actions": action_space}
+        self._columns = {name: self._column(name, space) for name, space in spaces.items()}
+        """The columns that `add` is given, by name."""
+        for name, dtype in {"rewards": np.float32, "terminated": np.bool_, "truncated": np.bool_}.items():
+            self._columns[name] = ValueArrays(Discrete(2), partial(self._array, name, dtype), name)
+        self._observations, self._next_observations, self._actions = list(self._columns.values())[:3]
+        self._rewards, self._terminated, self._truncated = (self._arrays[name] for name in list(self._columns)[3:])
         self._begins = self._array("begins", np.bool_)
         self._following = self._array("following", np.int64)
         """Index of the step that came after each step; -1: none, or none yet."""
@@ -98,9 +97,12 @@ class ReplayBuffer:
         self._lock = threading.Lock()
         """Held while steps are stored or sampled: a learner's thread may sample while collection stores."""
 
-    def _array(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> Array:
+    def _array(self, name: str, dtype: Any, *_: Any, shape: tuple[int, ...] = ()) -> Array:
         self._arrays[name] = np.zeros((self.capacity, *shape), dtype)
         return self._arrays[name]
+
+    def _column(self, name: str, space: Space[Any]) -> ValueArrays:
+        return ValueArrays(space, lambda number, dtype, shape: self._array(f"{name}{number}", dtype, shape=shape), name)
 
     def __len__(self) -> int:
         return self._size
@@ -123,45 +125,25 @@ class ReplayBuffer:
         A row's step follows the step that was added for the row just before, unless that step ended the episode or was
         not valid, or `begins` marks this one as an episode's first. If any step was left out between, call `cut` first.
 
-        Args:
-            observations: Before the step.
-            actions: Of the agent.
-            rewards: Of the agent.
-            terminated: The episode ended: nothing follows.
-            truncated: The episode was cut off: the value of the next observation counts.
-            next_observations: After the step, also where the episode ended.
-            valid: Marks the rows that are real steps of a living agent. Other rows are not stored.
-            begins: Marks the observations that are the first of an episode. None: those that follow no stored step.
-
-        Returns:
-            The indices of the steps, in the order of the valid rows.
+        `next_observations` come after the step, also where the episode ended. `valid` marks the rows that are real
+        steps of a living agent; other rows are not stored. `begins` marks the observations that are the first of an
+        episode (None: those that follow no stored step). Returns the indices of the steps, in the order of the rows.
         """
         flags = np.asarray(valid)
         if flags.shape != (self.num_rows,) or flags.dtype != np.bool_:
             raise ValueError(f"valid={valid!r} does not say of {self.num_rows} rows whether they are valid.")
         rows: Indices = np.flatnonzero(flags)
-        columns = {}
-        for name, given in (("rewards", rewards), ("terminated", terminated), ("truncated", truncated)):
-            columns[name] = np.asarray(given)
-            if columns[name].shape != (self.num_rows,):
-                raise ValueError(
-                    f"{name} have the shape {columns[name].shape} where {(self.num_rows,)} is wanted. Give one for "
-                    "each environment."
-                )
+        given = observations, next_observations, actions, rewards, terminated, truncated
+        pairs = list(zip(self._columns.values(), given, strict=True))
         with self._lock:
             before = self._last[rows]
             if begins is not None:
                 before = np.where(np.asarray(begins)[rows], NONE, before)
             places: Indices = (self._position + np.arange(len(rows))) % self.capacity
-            stores = self._observations, self._next_observations, self._actions
-            values = observations, next_observations, actions
-            checked = [store.parts(given, self.num_rows, rows) for store, given in zip(stores, values, strict=True)]
-            for store, parts in zip(stores, checked, strict=True):  # all fit
-                store.put(places, parts)
+            checked = [(column, column.parts(values, self.num_rows, rows)) for column, values in pairs]
+            for column, parts in checked:  # all fit
+                column.put(places, parts)
             self._begins[places] = before == NONE if begins is None else np.asarray(begins)[rows]
-            self._rewards[places] = columns["rewards"][rows]
-            self._terminated[places] = columns["terminated"][rows]
-            self._truncated[places] = columns["truncated"][rows]
             self._link(before, places, rows)
         return places
 
@@ -216,11 +198,10 @@ class ReplayBuffer:
             }
 
     def sample_sequences(self, generator: np.random.Generator, batch_size: int, length: int) -> Trajectory:
-        """Sample pieces of up to `length` steps for recurrent agents, as a `Trajectory` of `batch_size` rows.
-
-        A piece begins at any stored step, each equally likely, and ends with its episode (or with the last stored step
-        of it): the rest of its row is zeros with `valid` False. `observations[t + 1]` is the observation after step t;
-        `begins` marks the first observations of episodes.
+        """Sample pieces of up to `length` steps for recurrent agents, as a `Trajectory` of `batch_size` rows. A piece
+        begins at any stored step, each equally likely, and ends with its episode (or with the last stored step of it):
+        the rest of its row is zeros with `valid` False. `observations[t + 1]` is the observation after step t; `begins`
+        marks the first observations of episodes.
         """
         check_count("length", length)
         check_generator(generator)
@@ -367,10 +348,9 @@ _LEAST_PRIORITY = 1e-4  # added to each priority, so that a step with error 0 ma
 
 
 class SumTree:
-    """Priorities of the places of a ring: a place is sampled in proportion to its `(priority + 1e-4) ** alpha`.
-
-    A tree over the places holds sums, to sample from, and minima, to scale weights by. Each node has 64 branches in a
-    row of an array, so there are few levels, with a few operations for a whole batch.
+    """Priorities of the places of a ring: a place is sampled in proportion to its `(priority + 1e-4) ** alpha`. A tree
+    over the places holds sums, to sample from, and minima, to scale weights by. Each node has 64 branches in a row of
+    an array, so there are few levels, with a few operations for a whole batch.
 
     Threads: one thread at a time; a buffer calls it while it holds its own lock.
     """
@@ -481,10 +461,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return kind(self.capacity, self.alpha)
 
     def update_priorities(self, indices: Indices, priorities: Array, *, drawn_at: int | None = None) -> None:
-        """Set the priorities of sampled steps: numbers from 0 up, such as the sizes of their errors.
-
-        `drawn_at`: the value of `num_added` when they were sampled, if steps may have been stored since. Overwritten
-        steps are skipped: the new steps in their places keep the priority of new steps.
+        """Set the priorities of sampled steps: numbers from 0 up, such as the sizes of their errors. `drawn_at`: the
+        value of `num_added` when they were sampled, if steps may have been stored since. Overwritten steps are skipped:
+        the new steps in their places keep the priority of new steps.
         """
         given = np.asarray(priorities, np.float64)
         if given.shape != np.shape(indices) or not np.all(np.isfinite(given)) or np.any(given < 0):

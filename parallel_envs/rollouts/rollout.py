@@ -7,7 +7,7 @@ as states of policies, in which every array (NumPy or torch) has the rows along 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -23,10 +23,9 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rollout:
-    """An episode of `len(rollout)` steps.
-
-    The environment was reset with `seed`; `episode_index` counts the earlier rollouts on the same task. Dict and Tuple
-    spaces give dicts and tuples of arrays; values without a fixed shape are a tuple with one item a step.
+    """An episode of `len(rollout)` steps. The environment was reset with `seed`; `episode_index` counts the earlier
+    rollouts on the same task. Dict and Tuple spaces give dicts and tuples of arrays; values without a fixed shape are a
+    tuple with one item a step.
     """
 
     id: int
@@ -103,9 +102,8 @@ class Transitions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sequences:
-    """Whole episodes, one a row, padded with zeros (or None), for Memory agents to learn from.
-
-    Shapes are (rollouts, longest, ...). `mask` marks the entries that are steps.
+    """Whole episodes, one a row, padded with zeros (or None), for Memory agents to learn from. Shapes are (rollouts,
+    longest, ...). `mask` marks the entries that are steps.
     """
 
     observations: Any
@@ -143,9 +141,6 @@ class Rollouts(Sequence[Rollout]):
 
     def __len__(self) -> int:
         return len(self._rollouts)
-
-    def __iter__(self) -> Iterator[Rollout]:
-        return iter(self._rollouts)
 
     def __repr__(self) -> str:
         return f"Rollouts({len(self)} rollouts, {self.num_steps} steps)"
@@ -253,10 +248,6 @@ class Columns:
             parts.append(typed)
         return self._assemble(parts)
 
-    def count(self, batch: Any) -> int:
-        """Return the number of rows of a batch."""
-        return len(self._leaves[0].of(batch))
-
     def take(self, batch: Any, rows: Sequence[int]) -> Any:
         """Return a batch of some rows."""
         if self.is_array:
@@ -307,9 +298,8 @@ def _padded(parts: Sequence[Any], length: int) -> Any:
 
 
 def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Return a tree of `function(leaf, *leaves)`, where `leaves` are from other trees of the same form.
-
-    Raises ValueError if the trees have different forms.
+    """Return a tree of `function(leaf, *leaves)`, where `leaves` are from other trees of the same form. Raises
+    ValueError if the trees have different forms.
     """
     if tree is None:
         if any(other is not None for other in others):
@@ -349,10 +339,9 @@ def check_rows(tree: Any, num_rows: int) -> None:
 
 
 def put_rows(tree: Any, rows: npt.NDArray[np.intp], values: Any) -> Any:
-    """Replace these rows of a tree in place and return the tree.
-
-    Raises ValueError if `values` is no tree of the same form with as many rows. Values are not broadcast, and a number
-    may change only by the precision of floats: anything else is a mistake of the policy.
+    """Replace these rows of a tree in place and return the tree. Raises ValueError if `values` is no tree of the same
+    form with as many rows. Values are not broadcast, and a number may change only by the precision of floats: anything
+    else is a mistake of the policy.
     """
 
     def write(leaf: Any, value: Any) -> Any:

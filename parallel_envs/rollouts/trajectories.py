@@ -29,10 +29,9 @@ Tree = Any
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """T steps of one agent in N environment rows. Arrays have time first, then the row.
-
-    A row of a step is *valid* if the agent was alive before it and the step was a real one: neither the reset of an
-    environment whose episode had ended nor that of one whose worker was restarted. All other values are filler.
+    """T steps of one agent in N environment rows. Arrays have time first, then the row. A row of a step is *valid* if
+    the agent was alive before it and the step was a real one: neither the reset of an environment whose episode had
+    ended nor that of one whose worker was restarted. All other values are filler.
     """
 
     observations: Tree
@@ -140,9 +139,8 @@ class TrajectoryStore:
         return self._step
 
     def begin(self, observations: Tree, begins: Flags | None = None) -> None:
-        """Start with these observations of all rows, after a reset. Steps that are not finished are dropped.
-
-        `begins` marks the observations that are the first of an episode (None: all).
+        """Start with these observations of all rows, after a reset. Steps that are not finished are dropped. `begins`
+        marks the observations that are the first of an episode (None: all).
         """
         self._header[self._turn % 2] = _BEING_WRITTEN  # before anything changes: readers see that the turn is gone
         self._step, self._begun = 0, True
@@ -192,9 +190,8 @@ class TrajectoryStore:
         return turn >= 0 and int(self._header[turn % 2, 0]) == turn
 
     def trajectory(self, turn: int) -> Trajectory:
-        """Return the trajectory of a finished turn: views of the store, unchanged until the next `finish`.
-
-        Raises LookupError if the turn has been overwritten or is not finished.
+        """Return the trajectory of a finished turn: views of the store, unchanged until the next `finish`. Raises
+        LookupError if the turn has been overwritten or is not finished.
         """
         if not self.holds(turn):
             raise LookupError(
@@ -266,15 +263,14 @@ class ValueArrays:
         for leaf in self.leaves:
             try:
                 part = np.asarray(leaf.of(values))
-                parts.append(part if rows is None else part[rows])
             except (KeyError, IndexError, TypeError) as error:
                 raise ValueError(f"{self._what}{leaf.name} are missing. Give values of the whole space.") from error
-            wanted = (num_rows if rows is None else len(rows), *leaf.shape)
-            if parts[-1].shape != wanted:  # NumPy would broadcast
+            if part.shape != (num_rows, *leaf.shape):  # NumPy would broadcast
                 raise ValueError(
-                    f"{self._what}{leaf.name} have the shape {parts[-1].shape} where {wanted} is wanted. Give one row "
-                    "for each environment."
+                    f"{self._what}{leaf.name} have the shape {part.shape} where {(num_rows, *leaf.shape)} is wanted. "
+                    "Give one row for each environment."
                 )
+            parts.append(part if rows is None else part[rows])
         return parts
 
     def put(self, where: int | Array, parts: list[Array]) -> None:

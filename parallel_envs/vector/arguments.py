@@ -12,12 +12,10 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
@@ -290,9 +288,8 @@ def task_settings(source: Any, setter: Any, num_envs: int) -> TaskSettings:
 
 
 def seeds(seed: Any, num_envs: int, envs: Sequence[int] | None = None) -> list[int | None]:
-    """Return a seed for each of the `num_envs` envs, by Gymnasium's rule.
-
-    An int counts up from env to env. A list has one seed for each env or, if `envs` is given, one for each of `envs`.
+    """Return a seed for each of the `num_envs` envs, by Gymnasium's rule. An int counts up from env to env. A list has
+    one seed for each env or, if `envs` is given, one for each of `envs`.
     """
     if seed is None:
         return [None] * num_envs
@@ -313,21 +310,12 @@ def seeds(seed: Any, num_envs: int, envs: Sequence[int] | None = None) -> list[i
     return given
 
 
-@dataclass(frozen=True, slots=True)
-class ResetArguments:
+class ResetArguments(NamedTuple):
     """The envs to reset, the options of every env by its number, and the tasks of `envs` (None: none were given)."""
 
     envs: list[int]
     options: list[dict[str, Any] | None]
     tasks: Any
-
-    def untouched(self, num_envs: int) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of the envs that are not reset, or None if all are."""
-        if len(self.envs) == num_envs:
-            return None
-        untouched = np.ones(num_envs, np.bool_)
-        untouched[self.envs] = False
-        return untouched
 
 
 def reset_arguments(options: Any, tasks: Any, env_ids: Any, num_envs: int) -> ResetArguments:

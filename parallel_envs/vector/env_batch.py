@@ -42,7 +42,6 @@ from parallel_envs.vector.shared_arrays import (
     NOT_STEPPED,
     RESET_SECONDS,
     ActionWriter,
-    Leaf,
     SharedArrays,
     assembler,
     batched_action_space,
@@ -53,7 +52,7 @@ from parallel_envs.vector.shared_arrays import (
     unpacked,
 )
 from parallel_envs.vector.worker_envs import AnyEnv, EnvDescription, PipedReply, ResetRequest, WorkerEnvs, bell_argument
-from parallel_envs.vector.worker_tasks import NO_TASK, UNSAID, TaskSettings
+from parallel_envs.vector.worker_tasks import NO_TASK, TaskSettings
 
 Rows = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
@@ -67,10 +66,8 @@ _MOST_STACKS = 4  # more stacks make the error too long to read
 
 class Faults(NamedTuple):
     """The faults that a request reports: the deaths of workers; requests for several envs that failed as a whole in a
-    worker, with these envs; and the failures of envs.
-
-    An example of the second is a request that could not be unpickled. No single env can be blamed, and it is not known
-    which of the envs have done what was asked.
+    worker, with these envs; and the failures of envs. An example of the second is a request that could not be
+    unpickled. No single env can be blamed, and it is not known which of the envs have done what was asked.
     """
 
     deaths: dict[int, Death]
@@ -86,8 +83,8 @@ class EnvBatch:
     Workers that are forked from this process, now or in the place of a dead one, inherit the factories and the task
     settings as they are in this process when it forks: nothing of them is pickled.
 
-    Every worker imports the modules in `preload` before it makes its envs. This costs nothing in workers that come from
-    a fork server, which has imported them already, or are forked from this process, which imports them first.
+    Every worker imports the modules of `settings.preload` before it makes its envs. This costs nothing in workers that
+    come from a fork server, which has imported them already, or are forked from this process, which imports them first.
 
     Attributes:
         slices: The envs of each worker: contiguous, and as even as possible, with the larger slices first.
@@ -107,22 +104,19 @@ class EnvBatch:
         shared_memory: bool | None,
         num_sets: int,
         tasks: TaskSettings,
-        preload: Sequence[str] = (),
     ) -> None:
         self.num_envs = len(factories)
         self._factories, self._mode, self._tasks = factories, autoreset_mode, tasks
-        self._start_timeout, self._preload = settings.start_timeout, tuple(preload)
-        least, more = divmod(self.num_envs, num_workers)
-        sizes = [least + (worker < more) for worker in range(num_workers)]
-        starts = [sum(sizes[:worker]) for worker in range(num_workers)]
-        self.slices = tuple(range(start, start + size) for start, size in zip(starts, sizes, strict=True))
+        self._start_timeout, self._preload = settings.start_timeout, settings.preload[1:]  # without our own module
+        parts = np.array_split(np.arange(self.num_envs), num_workers)
+        self.slices = tuple(range(int(part[0]), int(part[-1]) + 1) for part in parts)
         self.owner = [worker for worker, held in enumerate(self.slices) for _ in held]
         is_forked_here = settings.start_method == "fork" and settings.backend in ("process", "auto")
         if is_forked_here and (unloadable := load_modules(self._preload)) is not None:
             raise _unloadable(self._preload, "this process, from which workers are forked", *unloadable)
         self._inherited = [Inherited(factory) for factory in factories] if is_forked_here else None
         self._inherited_tasks = Inherited(tasks)
-        self._has_arrays = False
+        self._has_arrays = self._all_have_tasks = False
         self._unmade: set[int] = set()
         """Workers without usable envs: their envs are being replaced, or could not be made."""
         self._missing: set[int] = set()
@@ -153,9 +147,8 @@ class EnvBatch:
     # ---- construction ---------------------------------------------------------------------------------------------
 
     def _build(self, workers: Sequence[int]) -> dict[int, EnvDescription]:
-        """Have the workers make their envs. Raise the error of the first worker or env that fails.
-
-        If a factory cannot be pickled, the error names its part and says what to do.
+        """Have the workers make their envs. Raise the error of the first worker or env that fails. If a factory cannot
+        be pickled, the error names its part and says what to do.
         """
         if self._preload:
             loaded = self.pool.send(dict.fromkeys(workers, Call(HOST, "load", (self._preload,))))
@@ -179,9 +172,8 @@ class EnvBatch:
         try:
             built = self.pool.send(calls)
         except Unpicklable as error:
-            if (
-                unsent := next((index for index, one in enumerate(self._factories) if not picklable(one)), None)
-            ) is None:
+            unsent = next((index for index, one in enumerate(self._factories) if not picklable(one)), None)
+            if unsent is None:
                 raise
             factory = self._factories[unsent]
             spec = next((arg for arg in getattr(factory, "args", ()) if isinstance(arg, EnvSpec)), None)
@@ -219,23 +211,19 @@ class EnvBatch:
         self._task_ids, self._episodes = self.arrays.rows["task_id"], self.arrays.rows["episode_index"]
         self._task_ids[:] = NO_TASK
         self._episodes[:] = -1
-        self._all_have_tasks = False
         self._all_rows = np.ones(self.num_envs, np.bool_)
         self.actions = ActionWriter(self.arrays, action)
         self._info_reader = InfoReader(self.arrays.info_schemas, self.arrays.info_rows)
         self._assemble = assembler(single)
-
-        def column(array: Any, leaf: Leaf) -> Any:
-            if array is not None:
-                return array
-            return np.zeros((self.num_envs, *leaf.shape), leaf.dtype) if leaf.fixed else [None] * self.num_envs
-
-        self._sets = [
-            [column(*pair) for pair in zip(arrays, parts, strict=True)] for arrays in self.arrays.observations
-        ]
+        self._sets: list[list[Any]] = [list(arrays) for arrays in self.arrays.observations]
         """For each set and leaf the column that the caller reads: a shared array, or for a leaf that travels by pipe an
         array of this process, or a list with one item for each env if the leaf has no fixed shape.
         """
+        for columns in self._sets:
+            for position, leaf in enumerate(parts):
+                if columns[position] is None:
+                    shape = self.num_envs, *leaf.shape
+                    columns[position] = np.zeros(shape, leaf.dtype) if leaf.fixed else [None] * self.num_envs
 
     def _attach(self, workers: Sequence[int]) -> None:
         """Give the workers their arrays."""
@@ -278,8 +266,7 @@ class EnvBatch:
         self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[Any]] | None
     ) -> list[PendingRequest]:
         """Send each of these envs a step request of its own. Return the requests, each labelled with its env's number.
-
-        Call `check_loose` first: a part that cannot be pickled must be refused before any env is asked.
+        Call `check_can_travel` first: a part that cannot be pickled must be refused before any env is asked.
         """
         bells = []
         for env in envs:
@@ -302,10 +289,9 @@ class EnvBatch:
         return self.ask("report_lost", envs, which_set)
 
     def ask(self, method: str, envs: Sequence[int] | Mapping[int, Any], *args: Any) -> PendingRequest:
-        """Call a method of `WorkerEnvs` in the workers of some envs. The label of the request lists the envs.
-
-        The first argument of the method is the part of `envs` (a list of envs, or a dict by env) that belongs to the
-        worker; `args` follow.
+        """Call a method of `WorkerEnvs` in the workers of some envs. The label of the request lists the envs. The first
+        argument of the method is the part of `envs` (a list of envs, or a dict by env) that belongs to the worker;
+        `args` follow.
         """
         calls = {}
         for worker, held in self.holders(envs):
@@ -318,15 +304,10 @@ class EnvBatch:
         """Call a method of `WorkerEnvs` in every worker and drop the reply. It runs before any later request."""
         self.pool.forget(self.pool.call_all(self.key, method, *args))
 
-    def check_loose(self, loose: Mapping[int, list[Any]] | None) -> None:
-        """Raise `Unpicklable` if a part of these actions cannot be sent to a worker."""
-        if loose is not None and self._in_process:
-            dump_request(loose)
-
-    def check_can_travel(self, requests: Sequence[ResetRequest]) -> None:
-        """Raise `Unpicklable` if one of these requests cannot be sent to a worker."""
-        if self._in_process and any(request.options is not None or request.task is not UNSAID for request in requests):
-            dump_request(requests)
+    def check_can_travel(self, content: Any) -> None:
+        """Raise `Unpicklable` if this content of a request cannot be sent to a worker."""
+        if self._in_process:
+            dump_request(content)
 
     def holders(self, envs: Iterable[int]) -> list[tuple[int, range]]:
         """Return the workers that hold these envs, each with all its envs."""
@@ -335,9 +316,8 @@ class EnvBatch:
     # ---- answers --------------------------------------------------------------------------------------------------
 
     def take_in(self, requests: Iterable[PendingRequest], which_set: int) -> dict[int, Info]:
-        """Store the parts of answers that came by pipe. Return the infos among them, by env.
-
-        Call it even if an error is raised afterwards, since workers do not send anything twice.
+        """Store the parts of answers that came by pipe. Return the infos among them, by env. Call it even if an error
+        is raised afterwards, since workers do not send anything twice.
         """
         pickled: dict[int, Info] = {}
         requests = list(requests)
@@ -408,10 +388,8 @@ class EnvBatch:
         *,
         tasks: bool,
     ) -> Info:
-        """Return the infos of `envs` (None: of all envs) as one batch.
-
-        With `tasks` they contain the task and the episode of each row. `only`: infos of other envs are left out, since
-        they are older.
+        """Return the infos of `envs` (None: of all envs) as one batch. With `tasks` they contain the task and the
+        episode of each row. `only`: infos of other envs are left out, since they are older.
         """
         self._clear_infos_but(only)
         infos = self._info_reader.batch(envs, pickled)
@@ -494,11 +472,9 @@ class EnvBatch:
         self.tell_all("set_tasks", {})
 
     def replace(self, worker: int, timeout: float | None = None) -> None:
-        """Start a fresh worker with fresh envs in the place of one that is dead or hangs.
-
-        Raise `WorkerStartError` if the process does not run within `start_timeout` or within `timeout`. `timeout`
-        belongs to a step or a reset, which may be far shorter than the start of a process, so it counts as at least 5
-        seconds.
+        """Start a fresh worker with fresh envs in the place of one that is dead or hangs. Raise `WorkerStartError` if
+        the process does not run within `start_timeout` or within `timeout`. `timeout` belongs to a step or a reset,
+        which may be far shorter than the start of a process, so it counts as at least 5 seconds.
         """
         self._unmade.add(worker)
         longest = [] if timeout is None else [max(timeout, _LEAST_START_SECONDS)]

@@ -98,9 +98,8 @@ class PendingCall:
         self.state, self.pending, self.failed, self.waited_for = State.IDLE, None, False, False
 
     def forgotten(self) -> str | None:
-        """Return the warning, in Gymnasium's words, about a request that `close` would drop without a wait for it.
-
-        A request that was waited for is not forgotten: the wait has raised (a timeout, a dead worker, Ctrl-C). Requests
+        """Return the warning, in Gymnasium's words, about a request that `close` would drop without a wait for it. A
+        request that was waited for is not forgotten: the wait has raised (a timeout, a dead worker, Ctrl-C). Requests
         of `send` are never waited for as a whole. Call this only while no other call of the manager is running.
         """
         was_begun = self.state in (State.RESET, State.STEP, State.CALL)
@@ -165,9 +164,8 @@ class EnvRequest(NamedTuple):
 
 
 class InFlight:
-    """The requests to single envs that `send` and `send_reset` start and `recv` ends: at most one for each env.
-
-    Each request is to be answered within the seconds that a step or a reset may take (None: no limit).
+    """The requests to single envs that `send` and `send_reset` start and `recv` ends: at most one for each env. Each
+    request is to be answered within the seconds that a step or a reset may take (None: no limit).
     """
 
     def __init__(
@@ -234,9 +232,8 @@ class InFlight:
         return [request.env for request in self.answered(1)]
 
     def ready(self, count: int, timeout: float | None) -> int:
-        """Wait until `count` requests are answered or the time is up. Return how many are answered.
-
-        Deadlines of requests are not checked here: see `wait`.
+        """Wait until `count` requests are answered or the time is up. Return how many are answered. Deadlines of
+        requests are not checked here: see `wait`.
         """
         until = math.inf if timeout is None else time.monotonic() + timeout
         has_looked = False
@@ -257,9 +254,8 @@ class InFlight:
     def wait(
         self, ready: Callable[[], list[EnvRequest]], timeout: float | None, only: EnvRequest | None = None
     ) -> list[EnvRequest]:
-        """Wait until `ready` returns requests, and return them. Raise `StepTimeout` for `timeout` or for a late env.
-
-        If a worker has died, its requests (`only`: this request) are resolved at once, however many others are still
+        """Wait until `ready` returns requests, and return them. Raise `StepTimeout` for `timeout` or for a late env. If
+        a worker has died, its requests (`only`: this request) are resolved at once, however many others are still
         unanswered: the error is raised, or the worker is replaced.
         """
         until = math.inf if timeout is None else time.monotonic() + arguments.seconds("timeout", timeout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +19,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from parallel_envs.choices import Autoreset, Backend, ObservationMode, OnFailure, StartMethod, words
 from parallel_envs.engine import (
-    BACKENDS,
-    START_METHODS,
     Failure,
     PendingRequest,
     PoolSettings,
@@ -50,10 +47,10 @@ from parallel_envs.vector.recovery import (
     env_names,
     unreadable_result,
 )
-from parallel_envs.vector.remotes import Remote, RemoteMethod, RemoteRequests, Remotes
+from parallel_envs.vector.remotes import Remote, RemoteMethod, RemoteRequests
 from parallel_envs.vector.shared_arrays import unpacked
 from parallel_envs.vector.worker_envs import Method, ResetRequest, bell_argument
-from parallel_envs.vector.worker_tasks import TaskLedger, TaskSetter
+from parallel_envs.vector.worker_tasks import UNSAID, TaskLedger, TaskSetter
 
 Infos = Any
 """`dict[str, Any]`; with `infos_list` `list[dict[str, Any]]`."""
@@ -211,7 +208,6 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         arguments.check_count(
             "num_workers", self.num_workers, at_most=self.num_envs, what=f"the {self.num_envs} environments"
         )
-        arguments.choice("backend", backend, BACKENDS)
         self.on_failure = arguments.choice("on_failure", on_failure, words(OnFailure))
         self.step_timeout = arguments.optional_seconds("step_timeout", step_timeout)
         self.reset_timeout = arguments.optional_seconds("reset_timeout", reset_timeout)
@@ -219,8 +215,6 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         budget = RestartBudget(max_restarts, arguments.seconds("restart_window", restart_window))
         if threads_per_worker is not None:
             arguments.check_count("threads_per_worker", threads_per_worker)
-        if context is not None:
-            arguments.choice("context", context, START_METHODS)
         if shared_memory is not None:
             arguments.yes_or_no("shared_memory", shared_memory)
         self.autoreset_mode = arguments.autoreset(autoreset_mode)
@@ -246,10 +240,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             shared_memory=shared_memory,
             num_sets=1 if copy else 2,
             tasks=arguments.task_settings(task_source, task_setter, self.num_envs),
-            preload=modules,
         )
         try:
-            self._tasks = TaskLedger(self.num_envs, task_source, batch.task_ways, batch.episode_of)
+            self._tasks = TaskLedger(task_source, batch.task_ways, batch.episode_of)
             automatic = on_failure == "restart"
             self._recovery = Recovery(batch, self._tasks, budget, self.reset_timeout, automatic=automatic)
         except BaseException:
@@ -266,6 +259,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """The set of observations that was written last, and the set that the next step or reset writes."""
         self._all_rows = np.ones(self.num_envs, np.bool_)
         self._workers_know_of_tasks = task_source is not None
+        self._sent_version = None if task_source is None else task_source.version
+        self._remote_requests = RemoteRequests(self.single_action_space)
         self._requests: list[ResetRequest] = []
         """The resets that were begun last."""
         self._failed_wait: tuple[str, float | None] = ("", None)
@@ -323,7 +318,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             self._update_source()
             self._pending.pending = self._batch.reset(requests, self._next_set)
             self._requests = requests
-            self._switch_set(untouched=given.untouched(self.num_envs))
+            untouched = self._all_rows.copy()
+            untouched[given.envs] = False
+            self._switch_set(untouched)
         self._use_tasks(chosen)
         if isinstance(seed, int | np.integer) and seed >= 0:
             self._recovery.begin(SeedTree(int(seed)))
@@ -424,7 +421,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         arrays = batch.arrays
         return self._observations(), arrays.rewards.copy(), arrays.terminated.copy(), arrays.truncated.copy(), infos
 
-    def _switch_set(self, untouched: npt.NDArray[np.bool_] | None) -> None:
+    def _switch_set(self, untouched: npt.NDArray[np.bool_]) -> None:
         """Read from the set of observations that a request writes to.
 
         With `copy=False` this is the other set, so that the observations that the caller holds stay valid for one more
@@ -434,8 +431,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         if self.copy:
             return
         before, self._set, self._next_set = self._set, self._next_set, self._set
-        if untouched is not None:
-            self._batch.move_rows(before, self._set, untouched)
+        self._batch.move_rows(before, self._set, untouched)
 
     def _observations(self) -> Any:
         return self._batch.observations(self._set, copied=self.copy)
@@ -447,12 +443,13 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Step some environments, each at its own pace. `actions` has a row for each. `recv` returns the results."""
         envs = self._envs_to_send("send", env_ids)
         code, loose = self._batch.actions.write(actions, envs)
-        self._batch.check_loose(loose)
+        if loose is not None:
+            self._batch.check_can_travel(loose)
         is_first = self._pending.state is State.IDLE
         with self._pending.asking(State.SEND):
             self._update_source()
             if is_first:  # the observations that the caller holds stay valid; nothing can refuse the request any more
-                self._switch_set(untouched=self._all_rows)
+                self._switch_set(self._all_rows)
             self._in_flight.start_steps(envs, self._set, code, loose)
 
     @one_thread
@@ -463,12 +460,13 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         given = arguments.reset_arguments(options, tasks, env_ids, self.num_envs)
         self._envs_to_send("send_reset", given.envs)
         requests, chosen = self._reset_requests(given, seed, env_ids)
-        self._batch.check_can_travel(requests)
+        if any(request.options is not None or request.task is not UNSAID for request in requests):
+            self._batch.check_can_travel(requests)
         is_first = self._pending.state is State.IDLE
         with self._pending.asking(State.SEND):
             self._update_source()
             if is_first:  # as in `send`
-                self._switch_set(untouched=self._all_rows)
+                self._switch_set(self._all_rows)
             for request in requests:
                 self._in_flight.start_reset(request, self._set)
         self._use_tasks(chosen)
@@ -590,12 +588,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     @property
     def remotes(self) -> Sequence[Remote]:
-        """The environments one by one, with messages in the form of a meta-RL pipeline: see `Remote`."""
-        return Remotes(self, self._remote_requests)
+        """The environments one by one, with messages in the form of a meta-RL pipeline: see `Remote`.
 
-    @functools.cached_property
-    def _remote_requests(self) -> RemoteRequests:
-        return RemoteRequests(self.single_action_space)
+        Each `Remote` keeps the manager alive.
+        """
+        return tuple(Remote(self, self._remote_requests, env) for env in range(self.num_envs))
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
@@ -650,8 +647,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def _update_source(self) -> None:
         """Send the task source to the workers if the trainer has changed it."""
-        source = self._tasks.source_to_send() if self._tasks.source is not None else None
-        if source is not None:
+        source = self._tasks.source
+        if source is not None and source.version != self._sent_version:
+            self._sent_version = source.version
             self._batch.tell_all("change", None, source)
 
     def _use_autoreset_mode(self, mode: AutoresetMode) -> None:

@@ -35,9 +35,8 @@ Retry = Callable[[Sequence[int]], PendingRequest]
 
 
 class Awaited(NamedTuple):
-    """A request that is waited for, the words for it in errors, and the seconds that it may take.
-
-    `retry` is None for a request that cannot be made again: its faults are always raised.
+    """A request that is waited for, the words for it in errors, and the seconds that it may take. `retry` is None for a
+    request that cannot be made again: its faults are always raised.
     """
 
     pending: PendingRequest
@@ -147,9 +146,8 @@ def crash_lines(output: Sequence[str]) -> Sequence[str]:
 
 
 def without_engine_frames(stack: str) -> str:
-    """Return a worker's stack without the frames up to the worker loop, which are the same in all workers.
-
-    The stack of a process has the most recent call first, that of a thread has it last.
+    """Return a worker's stack without the frames up to the worker loop, which are the same in all workers. The stack of
+    a process has the most recent call first, that of a thread has it last.
     """
     lines = stack.rstrip().splitlines()
     engine = [number for number, line in enumerate(lines) if "engine/worker.py" in line]
@@ -177,10 +175,9 @@ def exit_text(exitcode: int | None) -> str:
 
 
 class RestartBudget:
-    """Allows at most `limit` restarts of each worker within `window` seconds.
-
-    The seconds in which a deadline ran out do not count. Otherwise an env that hangs at every step would be restarted
-    for ever if the deadline is longer than `window / limit`.
+    """Allows at most `limit` restarts of each worker within `window` seconds. The seconds in which a deadline ran out
+    do not count. Otherwise an env that hangs at every step would be restarted for ever if the deadline is longer than
+    `window / limit`.
     """
 
     def __init__(self, limit: int, window: float) -> None:
@@ -244,9 +241,8 @@ class Recovery:
         self._kill_late(job.pending, self._batch.timeout(job.doing, job.timeout, late))
 
     def act_on_deaths(self, job: Awaited) -> None:
-        """Raise `WorkerDied`, or replace the dead workers, at once: other workers are still busy with the request.
-
-        Each death is raised once. The next wait is then for the workers that are still busy.
+        """Raise `WorkerDied`, or replace the dead workers, at once: other workers are still busy with the request. Each
+        death is raised once. The next wait is then for the workers that are still busy.
         """
         if self._automatic and job.retry is not None:
             self._replace_dead(job)
@@ -254,9 +250,8 @@ class Recovery:
             self._raise_new_death(job)
 
     def resolve(self, job: Awaited) -> list[PendingRequest]:
-        """Raise the faults that a request reports, or mend them. Return all requests that hold parts of the answer.
-
-        If all dead workers of the request have been replaced by hand since, their envs are retried too.
+        """Raise the faults that a request reports, or mend them. Return all requests that hold parts of the answer. If
+        all dead workers of the request have been replaced by hand since, their envs are retried too.
         """
         if not job.pending.replies:
             return [job.pending]
@@ -298,7 +293,6 @@ class Recovery:
 
     def _mend(self, job: Awaited, retry: Retry) -> list[PendingRequest]:
         """Replace the broken parts that the replies of a request report, and `retry` their envs, until none is broken.
-
         Each retry may take `job.timeout` seconds. Return the request and those of the retries: all of them hold parts
         of the answer. If a Ctrl-C interrupts this, the next call for the request continues: no env is asked twice.
         """
@@ -318,9 +312,8 @@ class Recovery:
             raise
 
     def _kill_late(self, request: PendingRequest, fault: StepTimeout) -> None:
-        """Kill the workers that have not replied, so that the request reports their deaths.
-
-        Raises `fault` if a worker cannot be killed, since it is a thread.
+        """Kill the workers that have not replied, so that the request reports their deaths. Raises `fault` if a worker
+        cannot be killed, since it is a thread.
         """
         for worker in sorted(request.waiting):
             try:
@@ -331,9 +324,8 @@ class Recovery:
             self._late[worker] = fault
 
     def _replace_broken(self, job: Awaited) -> list[int]:
-        """Replace the parts that a request reports as broken. Return the envs that have not answered it.
-
-        The process of a new worker must run within `job.timeout` seconds.
+        """Replace the parts that a request reports as broken. Return the envs that have not answered it. The process of
+        a new worker must run within `job.timeout` seconds.
         """
         batch = self._batch
         self._replace_dead(job)
@@ -360,10 +352,8 @@ class Recovery:
 
     def replace(self, worker: int, env: int | None, fault: Fault | None, timeout: float | None = None) -> None:
         """Replace a worker, or make one env of it again, until the resets of the new envs succeed or the budget is used
-        up. The next rows of the new envs report that an episode was lost.
-
-        `fault` is the reason (None: the caller asked for it). Raises `WorkerStartError` if no process for the worker
-        runs within `timeout` seconds.
+        up. The next rows of the new envs report that an episode was lost. `fault` is the reason (None: the caller asked
+        for it). Raises `WorkerStartError` if no process for the worker runs within `timeout` seconds.
         """
         envs: Sequence[int] = self._batch.slices[worker] if env is None else (env,)
         while True:

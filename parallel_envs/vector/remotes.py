@@ -10,8 +10,8 @@ Each `send` needs one `recv`. A missing one raises an error at once, instead of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -37,7 +37,6 @@ _DATA = {
 
 class RemoteMethod:
     """Method `name` of env `env` of a manager. A call runs in the env's worker; an error of the method is raised here.
-
     Reading a method through a proxy of an env returns this object and runs nothing. Calls need an idle manager.
     """
 
@@ -54,10 +53,8 @@ class RemoteMethod:
 
 class RemoteRequests:
     """By env, the unanswered request of its remote, its answer if that is known already, and the seed for its next
-    reset. The manager keeps this object.
-
-    It has no reference to the manager: with one, a manager that is no longer used would stay alive, with its workers,
-    until the garbage collector runs.
+    reset. The manager keeps this object. It has no reference to the manager: with one, a manager that is no longer used
+    would stay alive, with its workers, until the garbage collector runs.
     """
 
     def __init__(self, action_space: Space[Any]) -> None:
@@ -68,36 +65,10 @@ class RemoteRequests:
         self.seeds: dict[int, int] = {}
 
 
-class Remotes(Sequence["Remote"]):
-    """A `Remote` for each env of a manager. It keeps the manager alive, and so does each `Remote`.
-
-    Threads: as `Remote`.
-    """
-
-    def __init__(self, manager: ParallelEnvManager, common: RemoteRequests) -> None:
-        self._manager, self._common = manager, common
-
-    def __len__(self) -> int:
-        return self._manager.num_envs
-
-    @overload
-    def __getitem__(self, index: int) -> Remote: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Remote, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> Remote | tuple[Remote, ...]:
-        env = range(len(self))[index]
-        if isinstance(env, range):
-            return tuple(Remote(self._manager, self._common, one) for one in env)
-        return Remote(self._manager, self._common, env)
-
-
 class Remote:
     """The env `env` of a manager. Several remotes may have a reset or step in flight at once. A "get_attr" is answered
-    at once, and can be sent only while none of them has one.
-
-    A remote that you hold keeps its manager alive. Otherwise `del envs` ends the workers at once.
+    at once, and can be sent only while none of them has one. A remote that you hold keeps its manager alive. Otherwise
+    `del envs` ends the workers at once.
 
     Threads: all remotes of a manager and the manager itself together serve one thread at a time; a second one gets a
     `ConcurrentCall`.
@@ -109,10 +80,9 @@ class Remote:
 
     @one_thread
     def send(self, request: tuple[str, Any]) -> None:
-        """Send a request: `("reset", {"task": t})`, `("step", a)` or `("step", {"action": a})`,
-        `("get_attr", {"name": n})`, `("seed", s)` for the next reset, or `("close", None)`, which leaves closing to the
-        manager. The answer to a "get_attr" that names a method is a `RemoteMethod`: the method runs when that is
-        called.
+        """Send a request: `("reset", {"task": t})`, `("step", a)` or `("step", {"action": a})`, `("get_attr", {"name":
+        n})`, `("seed", s)` for the next reset, or `("close", None)`, which leaves closing to the manager. The answer to
+        a "get_attr" that names a method is a `RemoteMethod`: the method runs when that is called.
         """
         given: Any = request
         if not isinstance(given, tuple) or len(given) != 2 or given[0] not in tuple(_DATA):

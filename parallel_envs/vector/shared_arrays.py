@@ -42,10 +42,9 @@ SpacePair = tuple[Space[Any], Space[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A part of a space that has no parts itself. `path` leads from the root of the space to the leaf.
-
-    `dtype` is None if values have no fixed shape: such values cannot lie in an array and travel by pipe. A leaf with a
-    fixed shape travels by pipe too if it is `piped`; the shape of its values is checked all the same.
+    """A part of a space that has no parts itself. `path` leads from the root of the space to the leaf. `dtype` is None
+    if values have no fixed shape: such values cannot lie in an array and travel by pipe. A leaf with a fixed shape
+    travels by pipe too if it is `piped`; the shape of its values is checked all the same.
     """
 
     path: tuple[str | int, ...]
@@ -307,11 +306,9 @@ def cells(array: npt.NDArray[Any]) -> memoryview[Any]:
 
 
 class ActionWriter:
-    """Writes batches of actions into shared memory, in the dtype in which they were given.
-
-    Actions of a Dict or Tuple space have two forms: batched, as in Gymnasium (a dict or a tuple with one batch for each
-    part of the space), or a list with one action for each env (see `_is_one_by_one`). Everything is checked before
-    anything is written.
+    """Writes batches of actions into shared memory, in the dtype in which they were given. Actions of a Dict or Tuple
+    space have two forms: batched, as in Gymnasium (a dict or a tuple with one batch for each part of the space), or a
+    list with one action for each env (see `_is_one_by_one`). Everything is checked before anything is written.
     """
 
     def __init__(self, arrays: SharedArrays, action_space: Space[Any]) -> None:
@@ -322,10 +319,9 @@ class ActionWriter:
         self._usual: tuple[Any, int, Any] = (None, 0, None)
 
     def write(self, actions: Any, envs: Sequence[int] | None = None) -> tuple[int, dict[int, list[Any]] | None]:
-        """Write the actions of `envs` (None: of all envs).
-
-        Returns the place of the dtype in `ACTION_DTYPES`, if actions have a single leaf; and by env the leaves without
-        a fixed shape, which must be sent by pipe (None: there are none).
+        """Write the actions of `envs` (None: of all envs). Returns the place of the dtype in `ACTION_DTYPES`, if
+        actions have a single leaf; and by env the leaves without a fixed shape, which must be sent by pipe (None: there
+        are none).
         """
         dtype, code, view = self._usual
         if envs is None and type(actions) is np.ndarray and actions.dtype is dtype and actions.shape == view.shape:
@@ -389,11 +385,10 @@ class ActionWriter:
         return checked
 
     def _is_one_by_one(self, actions: Any) -> bool:
-        """Return whether `actions` is a list with one action for each env of a Dict or Tuple space.
-
-        The types alone decide, never the lengths: a list of dicts for a Dict space, a list of tuples for a Tuple space.
-        A list of arrays and a tuple of tuples are therefore the batched form of a Tuple space. For a Dict space one
-        dict in the list is enough, since the batched form is never a list; other items are refused by their number.
+        """Return whether `actions` is a list with one action for each env of a Dict or Tuple space. The types alone
+        decide, never the lengths: a list of dicts for a Dict space, a list of tuples for a Tuple space. A list of
+        arrays and a tuple of tuples are therefore the batched form of a Tuple space. For a Dict space one dict in the
+        list is enough, since the batched form is never a list; other items are refused by their number.
         """
         kind = self._single_type
         if kind is None or type(actions) is not list:
@@ -418,11 +413,10 @@ def _shown(value: Any) -> str:
 
 
 class ActionReader:
-    """Reads the action of one env at a time, as the caller gave it.
-
-    If an action is a single leaf of a fixed shape, `views` holds the same memory once for each of `ACTION_DTYPES`, and
-    `shaped` says that an item of it is an array, which must be copied before an env may keep it. Otherwise `views` is
-    None and `compose` must be called. `parts` holds, by env, the leaves without a fixed shape.
+    """Reads the action of one env at a time, as the caller gave it. If an action is a single leaf of a fixed shape,
+    `views` holds the same memory once for each of `ACTION_DTYPES`, and `shaped` says that an item of it is an array,
+    which must be copied before an env may keep it. Otherwise `views` is None and `compose` must be called. `parts`
+    holds, by env, the leaves without a fixed shape.
     """
 
     def __init__(self, arrays: SharedArrays, action_space: Space[Any]) -> None:
@@ -448,10 +442,9 @@ class ActionReader:
 
 
 class ObservationWriter:
-    """Writes the leaves of an observation into their arrays.
-
-    If an observation is a single leaf of a fixed shape, `arrays` (one for each set) and `shape` say where it goes and
-    which shape it must have. Otherwise `shape` is None, which no observation has, and `write` must be called.
+    """Writes the leaves of an observation into their arrays. If an observation is a single leaf of a fixed shape,
+    `arrays` (one for each set) and `shape` say where it goes and which shape it must have. Otherwise `shape` is None,
+    which no observation has, and `write` must be called.
     """
 
     def __init__(self, arrays: SharedArrays) -> None:
@@ -461,9 +454,8 @@ class ObservationWriter:
         self.arrays: list[Any] = [None if only is None else columns[0] for columns in arrays.observations]
 
     def write(self, which_set: int, env: int, observation: Any) -> list[Any] | None:
-        """Write the leaves that have an array. Return the other leaves in their order, or None if there are none.
-
-        A value of another shape than the leaf's is an error; it is never broadcast.
+        """Write the leaves that have an array. Return the other leaves in their order, or None if there are none. A
+        value of another shape than the leaf's is an error; it is never broadcast.
         """
         loose: list[Any] = []
         for leaf, array in self._sets[which_set]:

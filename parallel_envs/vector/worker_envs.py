@@ -63,7 +63,6 @@ class PipedReply:
 @dataclass(frozen=True, slots=True)
 class ResetRequest:
     """The arguments of the reset of one env. `restarted`: an earlier attempt failed, in a worker or env since replaced.
-
     `task` is a `Task`, `KEEP`, `RESAMPLE` or `UNSAID`.
     """
 
@@ -77,7 +76,6 @@ class ResetRequest:
 @dataclass(frozen=True, slots=True)
 class EnvDescription:
     """Facts about the envs of a worker that the caller needs to make the arrays. Equal spaces are one object.
-
     `task_ways` says for each env how it takes a task, or why it takes none.
     """
 
@@ -147,10 +145,9 @@ class StepLoop:
         self.ring = self._make_ring()
 
     def _make_ring(self) -> Callable[[int], PipedReply | None]:
-        """Return the function that a bell calls: it steps all envs or one, as its argument says (`bell_argument`).
-
-        The function is a closure, because a cheap env steps in two microseconds and every attribute that is looked up
-        costs time at each step, most of all on a busy core, where other workers have just used the caches.
+        """Return the function that a bell calls: it steps all envs or one, as its argument says (`bell_argument`). The
+        function is a closure, because a cheap env steps in two microseconds and every attribute that is looked up costs
+        time at each step, most of all on a busy core, where other workers have just used the caches.
         """
         envs, first, pending, rows = self._envs, self._first, self._pending, self._rows
         all_envs, row_bytes = tuple(range(len(self._envs))), ROW.itemsize
@@ -267,7 +264,7 @@ class StepLoop:
         if self.mode is AutoresetMode.NEXT_STEP:  # the reset after the report begins the episode that counts
             self.tasks.write_marks(local, *before)
             if isinstance(request.task, Task):
-                self.tasks.assign(local, request.task)
+                self.tasks.next[local] = request.task
         self._lost[local] = snapshot(observation), snapshot(info), before
         self._pending[local] = _LOST
 
@@ -324,9 +321,8 @@ class StepLoop:
 
 
 def reset_env(env: AnyEnv, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, Info]:
-    """Reset an env. Without a seed and options `reset` gets no arguments, for envs whose `reset` takes none.
-
-    `options` belongs to the env from then on.
+    """Reset an env. Without a seed and options `reset` gets no arguments, for envs whose `reset` takes none. `options`
+    belongs to the env from then on.
     """
     result = env.reset() if seed is None and options is None else env.reset(seed=seed, options=options)
     leave_if_forked()
@@ -399,9 +395,8 @@ class WorkerEnvs:
         return env
 
     def describe(self) -> EnvDescription | PipedReply:
-        """Return the description of the envs, or the reply that one could not be made.
-
-        An env that cannot be described (its metadata cannot be pickled, a property raises) counts as not made.
+        """Return the description of the envs, or the reply that one could not be made. An env that cannot be described
+        (its metadata cannot be pickled, a property raises) counts as not made.
         """
         described: list[tuple[Space[Any], Space[Any], TaskWay | str]] = []
         metadata: dict[str, Any] = {}
@@ -477,13 +472,13 @@ class WorkerEnvs:
         loop = self._made()
         loop.tells_tasks = True
         for env, task in tasks.items():
-            loop.tasks.assign(env - self._first, task)
+            loop.tasks.next[env - self._first] = task
 
     def get_tasks(self, envs: Sequence[int]) -> dict[int, Any]:
         """Return the task of each env, from the env's own method if it has one. An env that raises has a `Failure`."""
 
         def task_of(index: int) -> Any:
-            env, held = self._env(index), self._made().tasks.held(index - self._first)
+            env, held = self._env(index), self._made().tasks.held[index - self._first]
             for name in ("get_task", "get_current_task"):
                 if offers(env, name):
                     return self._keep(part_of(env, name)())

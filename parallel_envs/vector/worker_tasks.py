@@ -49,30 +49,26 @@ class TaskSettings:
 
 
 class WorkerTasks:
-    """The task and the episode number of each env of a worker."""
+    """The task and the episode number of each env of a worker.
+
+    Attributes:
+        held: The task that each env has now.
+        next: By env, its task, or `RESAMPLE`, for its next episode and those after it.
+    """
 
     def __init__(self, envs: Sequence[Any], first: int, arrays: SharedArrays, settings: TaskSettings) -> None:
         self._envs, self._first = envs, first
         self._setter = settings.setter
         self.source = copy.deepcopy(settings.source)
         self._rows = cells(arrays.rows.view(np.uint8))
-        self._held: list[Task | None] = [None] * len(envs)
-        self._next: dict[int, Any] = {}
+        self.held: list[Task | None] = [None] * len(envs)
+        self.next: dict[int, Any] = {}
         self._ways: dict[int, tuple[Any, TaskWay]] = {}
 
-    def held(self, local: int) -> Task | None:
-        """Return the task that an env has now."""
-        return self._held[local]
-
-    def assign(self, local: int, task: Any) -> None:
-        """Set the task of an env, or `RESAMPLE`, for its next episode and those after it."""
-        self._next[local] = task
-
     def begin(self, local: int, choice: Any) -> dict[str, Any]:
-        """Begin an episode with the task of `choice`: a `Task`, `KEEP`, `RESAMPLE` or `UNSAID`.
-
-        Returns the options to add to the reset of the env. The env gets a copy of the task, so the next episode begins
-        with the task as it was given, whatever the env does to the copy.
+        """Begin an episode with the task of `choice`: a `Task`, `KEEP`, `RESAMPLE` or `UNSAID`. Returns the options to
+        add to the reset of the env. The env gets a copy of the task, so the next episode begins with the task as it was
+        given, whatever the env does to the copy.
         """
         _, before = self.marks(local)
         task = self._chosen(local, choice, before + 1)
@@ -86,7 +82,7 @@ class WorkerTasks:
             except Exception as error:
                 error.add_note(f"This is what it said to task {task.id}: {task.value!r}")
                 raise
-        self._held[local] = task
+        self.held[local] = task
         self.write_marks(local, NO_TASK if task is None else task.id, before + 1)
         return added
 
@@ -102,9 +98,9 @@ class WorkerTasks:
 
     def _chosen(self, local: int, choice: Any, episode: int) -> Task | None:
         """Return the task of the episode that begins."""
-        if choice is UNSAID and not self._next and self.source is not None:  # as nearly every episode begins
+        if choice is UNSAID and not self.next and self.source is not None:  # as nearly every episode begins
             return self.source.task_for(self._first + local, episode)
-        assigned = self._next.pop(local, UNSAID)
+        assigned = self.next.pop(local, UNSAID)
         if choice is UNSAID and assigned is UNSAID:
             choice = KEEP if self.source is None else RESAMPLE
         elif choice is UNSAID or (choice is KEEP and assigned is not RESAMPLE):
@@ -113,14 +109,13 @@ class WorkerTasks:
             return Task(snapshot(choice.value), choice.id)
         if choice is RESAMPLE and self.source is not None:
             return self.source.task_for(self._first + local, episode)
-        return self._held[local]
+        return self.held[local]
 
 
 class WatchedOptions(dict[str, Any]):
-    """Reset options that record whether the env has read the task in them. A copy counts as reading.
-
-    Most envs accept options and ignore the keys they do not know. A task given to such an env would change nothing, and
-    the user would not notice: see `warn_unseen`.
+    """Reset options that record whether the env has read the task in them. A copy counts as reading. Most envs accept
+    options and ignore the keys they do not know. A task given to such an env would change nothing, and the user would
+    not notice: see `warn_unseen`.
     """
 
     seen = False
@@ -221,21 +216,19 @@ class TaskLedger:
 
     def __init__(
         self,
-        num_envs: int,
         source: TaskSource | None,
         ways: Sequence[TaskWay | str],
         episode_of: Callable[[int], int] = lambda env: -1,
     ) -> None:
-        self._num_envs, self._episode_of = num_envs, episode_of
+        self._episode_of = episode_of
         self.source = source
         self._waiting: dict[int, tuple[Any, int]] = {}
         self.ways = tuple(ways)
         self.active = source is not None
         self.named: dict[int, Task] = {}
         self._numbers = TaskNumbers(getattr(source, "tasks", ()))
-        self._sent_version = None if source is None else source.version
         if source is not None:
-            self._check_ways(range(num_envs))
+            self._check_ways(range(len(ways)))
 
     def choices(self, tasks: Any, envs: Sequence[int]) -> dict[int, Any]:
         """Return what each env is to play: a `Task`, `KEEP`, `RESAMPLE` or `UNSAID`. An error changes nothing."""
@@ -286,13 +279,6 @@ class TaskLedger:
                 self.active = True
             elif task is RESAMPLE:
                 self.named.pop(env, None)
-
-    def source_to_send(self) -> TaskSource | None:
-        """Return the source if it has changed since this method last returned it, else None."""
-        if self.source is None or self.source.version == self._sent_version:
-            return None
-        self._sent_version = self.source.version
-        return self.source
 
     def _check_ways(self, envs: Iterable[int]) -> None:
         for env in envs:

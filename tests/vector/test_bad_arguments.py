@@ -269,7 +269,12 @@ BAD_SETTINGS: list[tuple[Any, dict[str, Any], Errors, str]] = [
     (TWO, {"num_workers": 1.5}, TypeError, r"num_workers=1\.5"),
     (TWO, {"num_workers": True}, TypeError, "num_workers=True"),
     (TWO, {"backend": "proces"}, ValueError, r"backend='proces' is unknown\. Choose .* Did you mean 'process'\?"),
-    (TWO, {"context": "forksrv"}, ValueError, r"context='forksrv' is unknown\. .* Did you mean 'forkserver'\?"),
+    (
+        TWO,
+        {"context": "forksrv"},
+        ValueError,
+        r"context='forksrv' is not .* Did you mean 'forkserver'\?",
+    ),
     (TWO, {"on_failure": "restrat"}, ValueError, r"on_failure='restrat' is unknown\. .* Did you mean 'restart'\?"),
     (TWO, {"autoreset_mode": "next_step"}, ValueError, r"autoreset_mode='next_step' .* Did you mean 'NextStep'\?"),
     (TWO, {"observation_mode": "diferent"}, ValueError, r"observation_mode='diferent' .* mean 'different'\?"),
