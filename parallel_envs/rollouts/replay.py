@@ -277,9 +277,7 @@ class ReplayBuffer:
                 f"{reprlib.repr(state)} is no state of a buffer. Give what `state()` has returned: a dict with "
                 "'counters' and 'arrays', each a dict."
             )
-        self._check_state(state["counters"], state["arrays"])
-
-    def _check_state(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
+        counters, arrays = state["counters"], state["arrays"]
         for name, own in (("capacity", self.capacity), ("num_rows", self.num_rows)):
             if counters.get(name) != own:
                 raise ValueError(f"The stored buffer has {name}={counters.get(name)}, this one {name}={own}.")
@@ -490,12 +488,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _counters(self) -> dict[str, Any]:
         return {**super()._counters(), "highest": self._highest, "beta": self.beta}
 
-    def _check_state(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
-        super()._check_state(counters, arrays)
+    def check_state(self, state: Any) -> None:
+        super().check_state(state)
+        counters, priorities = state["counters"], state["arrays"]["priorities"]
         for name in ("highest", "beta"):
             if not is_number(counters.get(name)) or counters[name] < 0:
                 raise ValueError(f"{name}={counters.get(name)!r} is not a number from 0 up.")
-        if not np.all(np.isfinite(arrays["priorities"]) & (arrays["priorities"] >= 0)):
+        if not np.all(np.isfinite(priorities) & (priorities >= 0)):
             raise ValueError("priorities are stored that are not finite numbers from 0 up.")
 
     def _take_over(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:

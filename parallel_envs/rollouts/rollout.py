@@ -67,10 +67,7 @@ class Rollout:
     def previous_actions(self) -> Any:
         """The action before each step; at the first step zeros, or None where an action has no fixed shape."""
         return self._action_columns.apply(
-            self.actions,
-            lambda part: (
-                np.concatenate([np.zeros_like(part[:1]), part[:-1]]) if _is_array(part) else (None, *part[:-1])
-            ),
+            self.actions, lambda part: joined([np.zeros_like(part[:1]) if _is_array(part) else (None,), part[:-1]])
         )
 
     @property

@@ -91,6 +91,7 @@ class EnvBatch:
         owner: The worker of each env.
         key: The key of the `WorkerEnvs` in each worker.
         observation_spaces, action_spaces: The space of one env, and the space of the batch.
+        tells_tasks: Whether tasks are in use, so that infos contain them.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class EnvBatch:
             raise _unloadable(self._preload, "this process, from which workers are forked", *unloadable)
         self._inherited = [Inherited(factory) for factory in factories] if is_forked_here else None
         self._inherited_tasks = Inherited(tasks)
+        self.tells_tasks = tasks.source is not None
         self._has_arrays = self._all_have_tasks = False
         self._unmade: set[int] = set()
         """Workers without usable envs: their envs are being replaced, or could not be made."""
@@ -371,14 +373,12 @@ class EnvBatch:
         arrays = self.arrays
         return observations, arrays.rewards[envs], arrays.terminated[envs], arrays.truncated[envs]
 
-    def single(
-        self, env: int, which_set: int, pickled: Mapping[int, Info], *, tasks: bool
-    ) -> tuple[Any, float, bool, bool, Info]:
-        """Return the results of one env as the env itself would return them from a step. `tasks`: as in `infos`."""
+    def single(self, env: int, which_set: int, pickled: Mapping[int, Info]) -> tuple[Any, float, bool, bool, Info]:
+        """Return the results of one env as the env itself would return them from a step."""
         observation = self._assemble([snapshot(column[env]) for column in self._sets[which_set]])
         row = self.arrays.rows[env]
-        (info,) = self.infos_list(pickled, (env,), tasks=tasks)
-        return observation, float(row["reward"]), bool(row["terminated"]), bool(row["truncated"]), info
+        flags = bool(row["terminated"]), bool(row["truncated"])
+        return observation, float(row["reward"]), *flags, self._info(env, pickled)
 
     def infos(
         self,
@@ -386,51 +386,48 @@ class EnvBatch:
         envs: npt.NDArray[np.intp] | None = None,
         only: Sequence[int] | None = None,
         *,
-        tasks: bool,
-    ) -> Info:
-        """Return the infos of `envs` (None: of all envs) as one batch. With `tasks` they contain the task and the
-        episode of each row. `only`: infos of other envs are left out, since they are older.
+        as_list: bool,
+    ) -> Any:
+        """Return the infos of `envs` (None: of all envs): as one batch, or as a list of each as its env returned it.
+
+        If tasks are in use, they contain the task and the episode of each row. `only`: infos of other envs are left
+        out, since they are older.
         """
-        self._clear_infos_but(only)
+        if only is not None and len(only) < self.num_envs:
+            others = np.ones(self.num_envs, np.bool_)
+            others[only] = False
+            self.arrays.info_schemas[others] = 0
+        if as_list:
+            numbers = range(self.num_envs) if envs is None else envs.tolist()
+            new = None if only is None else set(only)
+            return [self._info(env, pickled, new is None or env in new) for env in numbers]
         infos = self._info_reader.batch(envs, pickled)
-        if not tasks:
+        if not self.tells_tasks:
             return infos
-        numbers, episodes, mask = self._task_ids, self._episodes, self._all_rows.copy()
+        tasks, episodes, mask = self._task_ids, self._episodes, self._all_rows.copy()
         if envs is not None:
-            numbers, episodes, mask = numbers[envs], episodes[envs], mask[: len(envs)]
+            tasks, episodes, mask = tasks[envs], episodes[envs], mask[: len(envs)]
         if only is not None:
             mask[:] = False
             mask[only] = True
         elif not self._all_have_tasks:  # tasks are never unset, so once all envs have one the rows need no search
             self._all_have_tasks = not (self._task_ids == NO_TASK).any()
         if only is None and self._all_have_tasks:
-            columns = numbers.copy(), mask, episodes.copy(), mask.copy()
+            columns = tasks.copy(), mask, episodes.copy(), mask.copy()
         else:
-            has_task = mask & (numbers != NO_TASK)
-            columns = np.where(has_task, numbers, 0), has_task, np.where(mask, episodes, 0), mask
+            has_task = mask & (tasks != NO_TASK)
+            columns = np.where(has_task, tasks, 0), has_task, np.where(mask, episodes, 0), mask
         return {**dict(zip(_TASK_COLUMNS, columns, strict=True)), **infos}
 
-    def infos_list(
-        self, pickled: Mapping[int, Info], envs: Iterable[int], only: Sequence[int] | None = None, *, tasks: bool
-    ) -> list[Info]:
-        """Return the infos of `envs` as a list, each as its env returned it. `only` and `tasks`: as in `infos`."""
-        self._clear_infos_but(only)
-        infos, marked = [], None if only is None else set(only)
-        for env in envs:
-            info = self._info_reader.single(env, pickled)
-            if tasks and (marked is None or env in marked):
-                row = self.arrays.rows[env]
-                info = {"episode_index": int(row["episode_index"]), **info}
-                if row["task_id"] != NO_TASK:
-                    info = {"task_id": int(row["task_id"]), **info}
-            infos.append(info)
-        return infos
-
-    def _clear_infos_but(self, only: Sequence[int] | None) -> None:
-        if only is not None and len(only) < self.num_envs:
-            others = np.ones(self.num_envs, np.bool_)
-            others[only] = False
-            self.arrays.info_schemas[others] = 0
+    def _info(self, env: int, pickled: Mapping[int, Info], is_new: bool = True) -> Info:
+        """Return the info of one env as the env returned it, with its task and episode if tasks are in use."""
+        info = self._info_reader.single(env, pickled)
+        if self.tells_tasks and is_new:
+            row = self.arrays.rows[env]
+            info = {"episode_index": int(row["episode_index"]), **info}
+            if row["task_id"] != NO_TASK:
+                info = {"task_id": int(row["task_id"]), **info}
+        return info
 
     def episode_of(self, env: int) -> int:
         """Return the number of the episode that an env is in; -1 before the first."""
@@ -467,6 +464,7 @@ class EnvBatch:
 
     def use_tasks(self) -> None:
         """Tell all workers that tasks are in use, also workers that replace others."""
+        self.tells_tasks = True
         self._tasks = dataclasses.replace(self._tasks, in_use=True)
         self._inherited_tasks = Inherited(self._tasks)
         self.tell_all("set_tasks", {})

@@ -258,7 +258,6 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._set, self._next_set = 0, 0 if copy else 1
         """The set of observations that was written last, and the set that the next step or reset writes."""
         self._all_rows = np.ones(self.num_envs, np.bool_)
-        self._workers_know_of_tasks = task_source is not None
         self._sent_version = None if task_source is None else task_source.version
         self._remote_requests = RemoteRequests(self.single_action_space)
         self._requests: list[ResetRequest] = []
@@ -343,13 +342,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
         seconds = self.reset_timeout if timeout is None else timeout
         pickled = self._batch.take_in(self._finish(State.RESET, "reset", seconds, retry), self._set)
-        return self._observations(), self._infos(pickled, only=[request.env for request in self._requests])
-
-    def _infos(self, pickled: Mapping[int, Info], only: Sequence[int] | None = None) -> Infos:
-        """Return the infos of all envs in the form that was asked for (`only`: see `EnvBatch.infos`)."""
-        if self.infos_list:
-            return self._batch.infos_list(pickled, range(self.num_envs), only, tasks=self._tasks.active)
-        return self._batch.infos(pickled, only=only, tasks=self._tasks.active)
+        envs = [request.env for request in self._requests]
+        return self._observations(), self._batch.infos(pickled, only=envs, as_list=self.infos_list)
 
     def __init_subclass__(cls, **settings: Any) -> None:
         """Have `step` call the `step_async` and `step_wait` of a subclass that defines its own, as Gymnasium's does."""
@@ -417,7 +411,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._num_steps += 1
         if self._num_steps == _STEPS_TO_SETTLE and self._settles:
             pin_workers(batch.pool)
-        infos = self._infos(batch.take_in(requests, self._set))
+        infos = batch.infos(batch.take_in(requests, self._set), as_list=self.infos_list)
         arrays = batch.arrays
         return self._observations(), arrays.rewards.copy(), arrays.terminated.copy(), arrays.truncated.copy(), infos
 
@@ -517,12 +511,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 "Send to more of them first, or wait for fewer."
             )
         answered, pickled = self._receive(lambda: self._in_flight.answered(min_envs), timeout)
-        envs, batch, tasks = np.array([request.env for request in answered], np.intp), self._batch, self._tasks.active
-        if as_list:
-            infos: Infos = batch.infos_list(pickled, envs.tolist(), tasks=tasks)
-        else:
-            infos = batch.infos(pickled, envs, tasks=tasks)
-        return envs, *batch.rows(envs, self._set), infos
+        envs = np.array([request.env for request in answered], np.intp)
+        return envs, *self._batch.rows(envs, self._set), self._batch.infos(pickled, envs, as_list=as_list)
 
     @one_thread
     def recv_env(self, env: int, timeout: float | None = None) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -532,7 +522,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         if request is None:
             raise NoAsyncCallError(f"Calling `recv_env` for env {env}, to which nothing was sent.", "send")
         _, pickled = self._receive(lambda: [request] if request.pending.done else [], timeout, request)
-        return self._batch.single(request.env, self._set, pickled, tasks=self._tasks.active)
+        return self._batch.single(request.env, self._set, pickled)
 
     def _receive(
         self, ready: Callable[[], list[EnvRequest]], timeout: float | None, only: EnvRequest | None = None
@@ -604,7 +594,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         chosen = self._tasks.choices(tasks, envs)
         self._ask("set_tasks", {env: task for env, task in chosen.items() if task is not KEEP})
         self._answers("setting of tasks")
-        self._tasks.note_for_later(chosen)
+        self._tasks.note(chosen, later=True)
         self._use_tasks(chosen)
 
     @one_thread
@@ -641,8 +631,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def _use_tasks(self, chosen: Mapping[int, Any]) -> None:
         """Record tasks that were given. At the first ones, tell the workers that tasks are in use."""
         self._tasks.note(chosen)
-        if self._tasks.active and not self._workers_know_of_tasks:
-            self._workers_know_of_tasks = True
+        if self._tasks.active and not self._batch.tells_tasks:
             self._batch.use_tasks()
 
     def _update_source(self) -> None:

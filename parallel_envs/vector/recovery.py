@@ -218,6 +218,7 @@ class Recovery:
     ) -> None:
         self._batch, self._ledger, self._budget, self._reset_seconds = batch, ledger, budget, reset_seconds
         self._automatic = automatic
+        self._advice = RESTARTS_LATER_ADVICE if automatic else RESTART_ADVICE
         self._counts: dict[int, int] = {}
         self._late: dict[int, StepTimeout] = {}
         self._mending: dict[int, list[PendingRequest]] = {}
@@ -261,7 +262,7 @@ class Recovery:
             if self._automatic or (faults.deaths and not is_broken):
                 return self._mend(job, job.retry)
         self._raise_new_death(job)
-        self._batch.check(job.pending, job.doing, advice=RESTARTS_LATER_ADVICE if self._automatic else RESTART_ADVICE)
+        self._batch.check(job.pending, job.doing, advice=self._advice)
         return [job.pending]
 
     def has_new_deaths(self, request: PendingRequest) -> bool:
@@ -279,7 +280,7 @@ class Recovery:
         while len(deaths := self._new_deaths(request)) > num_known:
             num_known = len(deaths)
             self._batch.pool.pump(0.0)  # several workers may have died at the same time
-        advice = RESTARTS_LATER_ADVICE if self._automatic else RESTART_ADVICE
+        advice = self._advice
         if request.waiting:
             advice += f" Still at work: {env_names(self._batch.late_envs(request))}."
             advice += LATE_ROWS_ADVICE if job.retry is not None else ""

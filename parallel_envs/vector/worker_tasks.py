@@ -218,7 +218,7 @@ class TaskLedger:
         self,
         source: TaskSource | None,
         ways: Sequence[TaskWay | str],
-        episode_of: Callable[[int], int] = lambda env: -1,
+        episode_of: Callable[[int], int],
     ) -> None:
         self._episode_of = episode_of
         self.source = source
@@ -240,22 +240,18 @@ class TaskLedger:
         given = list(tasks)
         if len(given) != len(envs):
             raise ValueError(f"{len(given)} tasks were given for {len(envs)} environments. Give one for each.")
-        if RESAMPLE in [task for task in given if isinstance(task, type(RESAMPLE))] and self.source is None:
+        if self.source is None and any(task is RESAMPLE for task in given):
             raise ValueError("RESAMPLE was given as a task, but there is no task_source to draw from.")
-        self._check_ways(
-            [env for env, task in zip(envs, given, strict=True) if task is not KEEP and task is not UNSAID]
-        )
+        chosen = dict(zip(envs, given, strict=True))
+        self._check_ways([env for env, task in chosen.items() if task is not KEEP and task is not UNSAID])
         with self._numbers.trying():
-            return {env: self.numbered(task) for env, task in zip(envs, given, strict=True)}
-
-    def numbered(self, task: Any) -> Any:
-        """Return a value as a `Task` with its number. `KEEP`, `RESAMPLE` and `UNSAID` are returned as they are."""
-        if task is KEEP or task is RESAMPLE or task is UNSAID:
-            return task
-        if not isinstance(task, Task):
-            return Task(task, self._numbers.of(task))
-        check_number(task)
-        return Task(task.value, int(task.id))
+            for env, task in chosen.items():
+                if isinstance(task, Task):
+                    check_number(task)
+                    chosen[env] = Task(task.value, int(task.id))
+                elif task is not KEEP and task is not RESAMPLE and task is not UNSAID:
+                    chosen[env] = Task(task, self._numbers.of(task))
+        return chosen
 
     def next_of(self, env: int) -> Any:
         """Return the task for a new env in the place of a failed one: the task given last, unless the source draws."""
@@ -264,16 +260,11 @@ class TaskLedger:
             return task
         return UNSAID if self.source is not None else self.named.get(env, UNSAID)
 
-    def note_for_later(self, chosen: Mapping[int, Any]) -> None:
-        """Record tasks that were given for the episodes after the present ones."""
+    def note(self, chosen: Mapping[int, Any], later: bool = False) -> None:
+        """Record tasks that were given. `later`: for the episodes after the present ones."""
         for env, task in chosen.items():
-            if task is not KEEP:
+            if later and task is not KEEP:
                 self._waiting[env] = task, self._episode_of(env)
-        self.note(chosen)
-
-    def note(self, chosen: Mapping[int, Any]) -> None:
-        """Record tasks that were given."""
-        for env, task in chosen.items():
             if isinstance(task, Task):
                 self.named[env] = task
                 self.active = True
