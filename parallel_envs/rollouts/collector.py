@@ -511,7 +511,7 @@ class _PolicyRunner:
         if not self._has_state and not tree_leaves(state):
             return
         try:
-            self._state = put_rows(self._state if self._has_state else None, rows, state)
+            self._state = put_rows(self._state, rows, state)
         except ValueError as error:
             raise ValueError(
                 f"{self._policy!r} returned a state for {len(rows)} rows that is not of the form of its initial_state: "

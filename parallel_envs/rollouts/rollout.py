@@ -330,9 +330,13 @@ def take_rows(tree: Any, rows: npt.NDArray[np.intp]) -> Any:
 def check_rows(tree: Any, num_rows: int) -> None:
     """Raise ValueError unless every leaf is an array of so many rows."""
     for leaf in tree_leaves(tree):
-        shape = getattr(leaf, "shape", None)
-        if not shape or shape[0] != num_rows:
-            raise ValueError(f"there is {_described(leaf)} where an array of {num_rows} rows is wanted")
+        _check_leaf(leaf, num_rows)
+
+
+def _check_leaf(leaf: Any, num_rows: int) -> None:
+    shape = getattr(leaf, "shape", None)
+    if not shape or shape[0] != num_rows:
+        raise ValueError(f"there is {_described(leaf)} where an array of {num_rows} rows is wanted")
 
 
 def put_rows(tree: Any, rows: npt.NDArray[np.intp], values: Any) -> Any:
@@ -342,7 +346,7 @@ def put_rows(tree: Any, rows: npt.NDArray[np.intp], values: Any) -> Any:
     """
 
     def write(leaf: Any, value: Any) -> Any:
-        check_rows([value], len(rows))
+        _check_leaf(value, len(rows))
         if tuple(value.shape[1:]) != tuple(leaf.shape[1:]):
             raise ValueError(f"there is {_described(value)} where rows of the shape {tuple(leaf.shape[1:])} are wanted")
         dtypes = (leaf.dtype, value.dtype)
