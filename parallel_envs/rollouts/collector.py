@@ -508,7 +508,7 @@ class _PolicyRunner:
 
     def _put_state(self, rows: npt.NDArray[np.intp], state: Any) -> None:
         """Replace the state of these rows. Without an initial state, an empty state in any form will do."""
-        if not self._has_state and not tree_leaves(state):
+        if not self._has_state and (state is None or not tree_leaves(state)):
             return
         try:
             self._state = put_rows(self._state, rows, state)

@@ -235,8 +235,11 @@ class Columns:
                 raise ValueError(f"the values{leaf.name} are of type {given.dtype} where numbers are wanted")
             if given.shape != (num_rows, *leaf.shape):
                 raise ValueError(f"the shape{leaf.name} is {given.shape} where {(num_rows, *leaf.shape)} is wanted")
+            if given.dtype == leaf.dtype:
+                parts.append(given)
+                continue
             with np.errstate(over="ignore", invalid="ignore"):
-                typed = given.astype(leaf.dtype, copy=False)
+                typed = given.astype(leaf.dtype)
             if typed.dtype.kind in "biu" and not np.array_equal(typed, given):
                 raise ValueError(
                     f"the values{leaf.name} are not whole numbers, or do not all fit into {typed.dtype}: "
