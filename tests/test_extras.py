@@ -66,7 +66,7 @@ MISSING = [
         *("ale_py", "The environment 'ale_py:ALE/Pong-v5'", "envs"),
     ),
     (
-        "from parallel_envs.rollouts.priorities import CpprbPriorities\nCpprbPriorities(8, 0.6)",
+        "from parallel_envs.rollouts.replay import CpprbPriorities\nCpprbPriorities(8, 0.6)",
         *("cpprb", 'sampler="cpprb" (the other choice is "tree")', "replay"),
     ),
     (

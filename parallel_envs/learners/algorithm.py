@@ -41,7 +41,7 @@ from parallel_envs.learners.distributions import Head
 from parallel_envs.learners.networks import ObservationEncoder, check_mask
 from parallel_envs.learners.parameters import ParameterMatrix
 from parallel_envs.spelling import hint, is_one_of
-from parallel_envs.vector.checks import is_number, is_share, is_whole
+from parallel_envs.vector.arguments import is_number, is_share, is_whole
 
 Array = npt.NDArray[Any]
 Agent = Any

@@ -25,8 +25,7 @@ from parallel_envs.seeding import SeedTree, env_seeds
 from parallel_envs.spelling import advice, nearest
 from parallel_envs.tasks import Task, TaskSource, UniformTasks, part_of, split_tasks, task_key
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import find_spec
-from parallel_envs.vector.checks import check_count
+from parallel_envs.vector.arguments import check_count, find_spec
 from parallel_envs.vector.registry import portable
 from parallel_envs.yaml_files import BadSettings
 

@@ -39,9 +39,8 @@ from parallel_envs.multiagent.agent_layout import (
 )
 from parallel_envs.multiagent.by_name import ZooFactory
 from parallel_envs.spelling import hint, is_one_of
-from parallel_envs.vector.checks import check_count
-from parallel_envs.vector.shared_arrays import as_float
-from parallel_envs.vector.spaces import Leaf, assembler, leaves, only_leaf
+from parallel_envs.vector.arguments import check_count
+from parallel_envs.vector.shared_arrays import Leaf, as_float, assembler, leaves, only_leaf
 
 Info = dict[str, Any]
 ByAgent = Mapping[Agent, Any]

@@ -24,10 +24,10 @@ from parallel_envs.multiagent.joint_env import JointFactory, OnJoint, joint_fact
 from parallel_envs.spelling import unknown_keyword
 from parallel_envs.threads import ClosedAtExit, one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import Options, reset_arguments, some_envs
-from parallel_envs.vector.checks import env_names, optional_wait
+from parallel_envs.vector.arguments import Options, optional_wait, reset_arguments, some_envs
 from parallel_envs.vector.infos import add_info
 from parallel_envs.vector.manager import CommonOptions
+from parallel_envs.vector.recovery import env_names
 
 ByAgent = dict[Agent, Any]
 Step = tuple[ByAgent, ByAgent, ByAgent, ByAgent, Infos]

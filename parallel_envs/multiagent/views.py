@@ -18,8 +18,7 @@ from parallel_envs.multiagent.agent_layout import Agent, row_of, shortened
 from parallel_envs.multiagent.final_infos import FINAL_INFO, FINAL_OBS, FINAL_REWARD, info_of
 from parallel_envs.threads import one_thread
 from parallel_envs.vector.arguments import autoreset, seeds
-from parallel_envs.vector.shared_arrays import snapshot
-from parallel_envs.vector.spaces import assembler, leaves
+from parallel_envs.vector.shared_arrays import assembler, leaves, snapshot
 
 if TYPE_CHECKING:
     from parallel_envs.multiagent.manager import MultiAgentEnvManager

@@ -14,7 +14,7 @@ import contextlib
 import copy
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,13 +29,23 @@ from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import CollectionInterrupted
 from parallel_envs.policies import BatchPolicy, FunctionPolicy, RandomPolicy, Rows, as_batch_policy
 from parallel_envs.policies.base import NETWORK_HINT, is_network
-from parallel_envs.rollouts.rollout import Columns, Rollout, Rollouts, check_rows, is_empty, put_rows, take_rows
+from parallel_envs.rollouts.rollout import (
+    Columns,
+    Rollout,
+    Rollouts,
+    check_rows,
+    joined,
+    put_rows,
+    take_rows,
+    tree_leaves,
+)
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, task_key
 from parallel_envs.threads import one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.checks import check_count, yes_or_no
+from parallel_envs.vector.arguments import check_count, check_whole, yes_or_no
+from parallel_envs.vector.worker_tasks import check_number
 
 _DRAIN_SECONDS = 5.0
 _LOOK_UP_SECONDS = 0.2
@@ -83,14 +93,11 @@ def collect(
     check_count("num_rollouts", num_rollouts)
     if max_steps is not None:
         check_count("max_steps", max_steps)
-    if isinstance(first_id, bool) or not isinstance(first_id, int | np.integer):
-        raise TypeError(f"first_id={first_id!r} is not a whole number.")
+    check_whole("first_id", first_id)
     if first_id < 0:
         raise ValueError(f"first_id={first_id} is negative. Give a whole number from 0 up.")
-    if isinstance(info_keys, str):
-        raise TypeError(f"info_keys={info_keys!r} is a string. Give a list of names: [{info_keys!r}].")
-    if not isinstance(info_keys, Iterable):
-        raise TypeError(f"info_keys={info_keys!r} is no list of names. Give one, such as ['success'].")
+    if isinstance(info_keys, str) or not hasattr(info_keys, "__iter__"):
+        raise TypeError(f"info_keys={info_keys!r} is no list of names. Give one, such as [{info_keys!r}].")
     for name, value in {"random_actions": random_actions, "exact": exact, "progress": progress}.items():
         yes_or_no(name, value)
     with contextlib.ExitStack() as stack:
@@ -147,7 +154,7 @@ class _Collection:
         self._columns = Columns(envs.single_observation_space)
         self._action_columns = Columns(envs.single_action_space)
         self._runner = _PolicyRunner(
-            policy, envs.num_envs, self._columns, self._action_columns, self._interrupts, exact=exact
+            policy, envs.num_envs, self._columns, self._action_columns, self._interrupts, exact
         )
         places, taken = [], Counter[int]()
         for env, worker in enumerate(envs.workers_of):
@@ -169,9 +176,13 @@ class _Collection:
             with self._interrupts:
                 self._begin_episodes()
                 while self._episodes:
-                    envs, rows, observations = self._receive()
+                    envs, batch = self._receive()
                     if envs:
-                        self._act(envs, rows, observations)
+                        began = time.perf_counter()
+                        actions = self._runner.act({env: self._episodes[env] for env in envs}, batch)
+                        self._patience = _CALLS_WORTH_WAITING * (time.perf_counter() - began)
+                        self._envs.send(actions, envs)
+                        self._num_in_flight += len(envs)
                     self._begin_episodes()
         except KeyboardInterrupt:
             raise self._interrupted() from None
@@ -190,21 +201,19 @@ class _Collection:
 
     def _begin_episodes(self) -> None:
         """Send resets for the next planned rollouts to the envs that are free."""
-        begun = []
+        begun: dict[int, PlannedRollout] = {}
         while self._free and self._waiting:
             env, plan = self._free.pop(), self._waiting.popleft()
             self._episodes[env] = _EpisodeBuffer(plan, plan.generator(), {key: [] for key in self._info_keys})
-            begun.append(env)
-        if not begun:
-            return
-        seeds = [self._episodes[env].plan.seed for env in begun]
-        tasks = [self._episodes[env].plan.task for env in begun]
-        self._envs.send_reset(begun, seed=seeds, tasks=None if tasks[0] is None else tasks)
-        self._num_in_flight += len(begun)
+            begun[env] = plan
+        if begun:
+            tasks = [plan.task for plan in begun.values()]
+            seeds = [plan.seed for plan in begun.values()]
+            self._envs.send_reset(list(begun), seed=seeds, tasks=None if tasks[0] is None else tasks)
+            self._num_in_flight += len(begun)
 
-    def _receive(self) -> tuple[list[int], list[int], Any]:
-        """Receive and record answers. Return the envs that need an action, their rows, and the batch of observations.
-
+    def _receive(self) -> tuple[list[int], Any]:
+        """Receive and record answers. Return the envs that need an action, and the batch of their observations.
         Waits for one env, and then for half of the envs in flight if those answer soon. Waiting for more envs saves
         calls of the policy, so it may take as long as some calls, but a fast env must not stand idle for slow ones.
         Between waits Ctrl-C is checked.
@@ -217,66 +226,39 @@ class _Collection:
         self._num_in_flight -= len(envs)
         acting, rows = [], []
         for row, env in enumerate(envs.tolist()):
-            episode = self._episodes[env]
-            if not episode.observations:
+            episode, info, over, cut = self._episodes[env], infos[row], bool(terminated[row]), bool(truncated[row])
+            is_first = not episode.observations
+            is_lost = not is_first and "worker_restarted" in info
+            if is_first:
+                over = cut = False
                 episode.observations.append(self._columns.row(observations, row))
-            elif "worker_restarted" in infos[row]:  # the episode was lost with its worker: play it again
+            elif is_lost:  # with its worker: play it again
                 self._waiting.appendleft(episode.plan)
+            else:
+                if (over or cut) and self._envs.autoreset_mode is AutoresetMode.SAME_STEP:  # the row begins the next
+                    episode.observations.append(self._columns.fitted(info["final_obs"]))
+                    info = info.get("final_info", {})
+                else:
+                    episode.observations.append(self._columns.row(observations, row))
+                cut = cut or (not over and len(episode.rewards) + 1 == self._max_steps)
+                reward = self._runner.previous_rewards[env] = float(rewards[row])
+                episode.rewards.append(reward)
+                episode.terminated.append(over)
+                episode.truncated.append(cut)
+                for key, kept in episode.infos.items():
+                    kept.append(info.get(key))
+                self._num_steps += 1
+                if over or cut:
+                    self._done.append(episode.rollout(self._columns, self._action_columns))
+            if is_lost or over or cut:
                 del self._episodes[env]
                 self._free.append(env)
-                continue
-            elif self._record(episode, env, row, observations, rewards, terminated, truncated, infos[row]):
-                self._done.append(episode.rollout(self._columns, self._action_columns))
-                del self._episodes[env]
-                self._free.append(env)
-                continue
-            acting.append(env)
-            rows.append(row)
+            else:
+                acting.append(env)
+                rows.append(row)
         if self._bar is not None:
             self._bar.show(len(self._done), self._num_steps, len(self._episodes))
-        return acting, rows, observations
-
-    def _record(
-        self,
-        episode: _EpisodeBuffer,
-        env: int,
-        row: int,
-        observations: Any,
-        rewards: npt.NDArray[Any],
-        terminated: npt.NDArray[Any],
-        truncated: npt.NDArray[Any],
-        info: Mapping[str, Any],
-    ) -> bool:
-        """Record a step. Return True if it was the last one of the episode."""
-        self._num_steps += 1
-        over, cut = bool(terminated[row]), bool(truncated[row])
-        ended = over or cut
-        if not ended and len(episode.rewards) + 1 == self._max_steps:
-            cut = True
-        own = info
-        if ended and self._envs.autoreset_mode is AutoresetMode.SAME_STEP:  # the row is the next episode's already
-            episode.observations.append(self._columns.fitted(info["final_obs"]))
-            own = info.get("final_info", {})
-        else:
-            episode.observations.append(self._columns.row(observations, row))
-        reward = float(rewards[row])
-        episode.rewards.append(reward)
-        episode.terminated.append(over)
-        episode.truncated.append(cut)
-        self._runner.previous_rewards[env] = reward
-        for key, kept in episode.infos.items():
-            kept.append(own.get(key))
-        return over or cut
-
-    def _act(self, envs: list[int], rows: list[int], observations: Any) -> None:
-        """Call the policy for these rows and send the actions."""
-        is_whole = len(rows) == self._columns.count(observations)
-        batch = observations if is_whole else self._columns.take(observations, rows)
-        began = time.perf_counter()
-        actions = self._runner.act({env: self._episodes[env] for env in envs}, batch)
-        self._patience = _CALLS_WORTH_WAITING * (time.perf_counter() - began)
-        self._envs.send(actions, envs)
-        self._num_in_flight += len(envs)
+        return acting, observations if len(rows) == len(envs) else self._columns.take(observations, rows)
 
     def _interrupted(self) -> CollectionInterrupted:
         with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C leaves requests in flight
@@ -284,9 +266,8 @@ class _Collection:
         return CollectionInterrupted(Rollouts(self._done))
 
     def _drain(self) -> None:
-        """After an error: receive the pending answers, which are not for the next user of the environments.
-
-        Answers that do not arrive in time stay pending, for `recv` to return.
+        """After an error: receive the pending answers, which are not for the next user of the environments. Answers
+        that do not arrive in time stay pending, for `recv` to return.
         """
         until = time.monotonic() + _DRAIN_SECONDS
         while not self._envs.closed and time.monotonic() < until:
@@ -354,17 +335,13 @@ class PlannedRollout:
 def plan_rollouts(
     num_rollouts: int, tasks: Sequence[Any] | TaskSource | None, seed: int, first_id: int
 ) -> list[PlannedRollout]:
-    """Return the rollouts `first_id`, `first_id + 1`, ... of the run with this seed.
-
-    A list of tasks has one for each rollout. A task source gives rollout `id` the first task of environment `id`.
+    """Return the rollouts `first_id`, `first_id + 1`, ... of the run with this seed. A list of tasks has one for each
+    rollout. A task source gives rollout `id` the first task of environment `id`.
     """
     tree, first_id = SeedTree(seed).child("rollout"), int(first_id)  # NumPy's integers are bounded
     chosen = _planned_tasks(num_rollouts, tasks, first_id)
     for task in {id(one): one for one in chosen if one is not None}.values():  # checked now, not after many rollouts
-        if isinstance(task.id, bool) or not isinstance(task.id, int | np.integer):
-            raise ValueError(f"{task!r} has the number {task.id!r}, which is not a whole number.")
-        if not -(2**63) <= task.id < 2**63:
-            raise ValueError(f"{task!r} has the number {task.id!r}, which does not fit into 64 bits.")
+        check_number(task)
         try:
             dump_request(task.value)
         except Unpicklable as error:
@@ -424,9 +401,8 @@ def _planned_tasks(num_rollouts: int, tasks: Any, first_id: int) -> Sequence[Tas
 
 
 class _PolicyRunner:
-    """Calls a policy for rows, one for each env, and keeps its state, previous actions and previous rewards by row.
-
-    All that the policy returns is checked and copied. With `exact` each row is computed by itself, so that no result
+    """Calls a policy for rows, one for each env, and keeps its state, previous actions and previous rewards by row. All
+    that the policy returns is checked and copied. With `exact` each row is computed by itself, so that no result
     depends on the other rows of a batch.
     """
 
@@ -437,13 +413,12 @@ class _PolicyRunner:
         columns: Columns,
         action_columns: Columns,
         interrupts: Interrupts,
-        *,
         exact: bool,
     ) -> None:
         self._policy, self._exact, self._interrupts = policy, exact, interrupts
         self._columns, self._action_columns = columns, action_columns
         self._state = self._initial_state(num_rows)
-        self._has_state = not is_empty(self._state)
+        self._has_state = bool(tree_leaves(self._state))
         self._recorded: dict[str, npt.NDArray[Any]] | None = None
         self.previous_rewards = np.zeros(num_rows)
         shape, dtype = (num_rows, *action_columns.shape), action_columns.dtype
@@ -457,7 +432,7 @@ class _PolicyRunner:
                 self._decide(rows[[place]], [episode], self._columns.take(batch, [place]))
                 for place, episode in enumerate(episodes.values())
             ]
-            actions = self._action_columns.join([part[0] for part in parts])
+            actions = self._action_columns.combine([part[0] for part in parts], joined)
             records = {name: np.concatenate([part[1][name] for part in parts]) for name in parts[0][1]}
         else:
             actions, records = self._decide(rows, list(episodes.values()), batch)
@@ -470,7 +445,7 @@ class _PolicyRunner:
     def _decide(
         self, rows: npt.NDArray[np.intp], episodes: Sequence[_EpisodeBuffer], batch: Any
     ) -> tuple[Any, dict[str, npt.NDArray[Any]]]:
-        """Call the policy once. Return actions and records."""
+        """Call the policy once. Return actions, in the types of the space, and records."""
         resets = np.array([not episode.rewards for episode in episodes])
         if resets.any():  # forget the episodes that were played in these rows before
             fresh = rows[resets]
@@ -490,12 +465,34 @@ class _PolicyRunner:
             answer: Any = self._policy.act(batch, state, resets, context)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise TypeError(f"{self._policy!r} returned {answer!r} from act. Return the pair (actions, state).")
-        actions = self._checked_actions(answer[0], len(rows))
-        self._put_state(rows, answer[1])
+        given, state = answer
+        try:
+            stacked = self._action_columns.stack(given) if isinstance(given, list) and given else given
+            actions = self._action_columns.checked(stacked, len(rows))
+        except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
+            is_bare = isinstance(self._policy, FunctionPolicy) and is_network(self._policy.function)
+            help_ = NETWORK_HINT if is_bare else "Return a batch with a row for each, or a list of one action for each."
+            raise ValueError(
+                f"{self._policy!r} returned actions for {len(rows)} rows that do not fit the action space: {error}. "
+                f"{help_}"
+            ) from error
+        self._put_state(rows, state)
         if self._previous_actions is not None:
             self._previous_actions[rows] = actions
-        self._recorded = self._checked_records(context.records, len(rows))
-        return actions, self._recorded
+        records = {name: np.array(column) for name, column in context.records.items()}  # the policy may use its again
+        if self._recorded is not None and records.keys() != self._recorded.keys():
+            raise ValueError(
+                f"{self._policy!r} recorded {sorted(records)}, and {sorted(self._recorded)} in the call before. Record "
+                "the same at each."
+            )
+        for name, column in records.items():
+            if column.shape[:1] != (len(rows),):
+                raise ValueError(
+                    f"{self._policy!r} recorded {name!r} with the shape {column.shape} for {len(rows)} rows. "
+                    "Record a row for each."
+                )
+        self._recorded = records
+        return actions, records
 
     def _initial_state(self, num_rows: int) -> Any:
         """Return the state of rows that begin: a copy, since the policy may return the same arrays each time."""
@@ -510,14 +507,9 @@ class _PolicyRunner:
         return take_rows(state, np.arange(num_rows))
 
     def _put_state(self, rows: npt.NDArray[np.intp], state: Any) -> None:
-        """Replace the state of these rows."""
-        if is_empty(self._state):
-            if is_empty(state):
-                return
-            raise ValueError(
-                f"{self._policy!r} returned a state of rows whose initial_state was empty, so there is no place to "
-                "keep it. Have initial_state return a tree of the same form."
-            )
+        """Replace the state of these rows. Without an initial state, an empty state in any form will do."""
+        if not self._has_state and (state is None or not tree_leaves(state)):
+            return
         try:
             self._state = put_rows(self._state, rows, state)
         except ValueError as error:
@@ -525,37 +517,6 @@ class _PolicyRunner:
                 f"{self._policy!r} returned a state for {len(rows)} rows that is not of the form of its initial_state: "
                 f"{error}."
             ) from error
-
-    def _checked_actions(self, given: Any, num_rows: int) -> Any:
-        """Return actions as a batch in the types of the space, which do not depend on the other rows of the batch."""
-        columns = self._action_columns
-        try:
-            batch = columns.stack(given) if isinstance(given, list) and given else given
-            return columns.typed(columns.checked(batch, num_rows))
-        except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
-            is_bare = isinstance(self._policy, FunctionPolicy) and is_network(self._policy.function)
-            help_ = NETWORK_HINT if is_bare else "Return a batch with a row for each, or a list of one action for each."
-            raise ValueError(
-                f"{self._policy!r} returned actions for {num_rows} rows that do not fit the action space: {error}. "
-                f"{help_}"
-            ) from error
-
-    def _checked_records(self, given: Mapping[str, Any], num_rows: int) -> dict[str, npt.NDArray[Any]]:
-        """Return copies of the policy's records, since the policy may use its arrays again."""
-        columns = {name: np.array(column) for name, column in given.items()}
-        before = self._recorded
-        if before is not None and columns.keys() != before.keys():
-            raise ValueError(
-                f"{self._policy!r} recorded {sorted(columns)}, and {sorted(before)} in the call before. Record the "
-                "same at each."
-            )
-        for name, column in columns.items():
-            if column.shape[:1] != (num_rows,):
-                raise ValueError(
-                    f"{self._policy!r} recorded {name!r} with the shape {column.shape} for {num_rows} rows. "
-                    "Record a row for each."
-                )
-        return columns
 
 
 # ---- the progress bar -----------------------------------------------------------------------------------------------
@@ -584,7 +545,6 @@ class _ProgressBar:
     def show(self, num_done: int, num_steps: int, num_busy: int) -> None:
         """Show the numbers of complete rollouts, of steps so far, and of environments that are playing."""
         now = time.monotonic()
-        if now - self._shown < self._LEAST_SECONDS and num_busy:
-            return
-        self._shown = now
-        self.display.update(self._line, completed=num_done, speed=num_steps / (now - self._began), busy=num_busy)
+        if now - self._shown >= self._LEAST_SECONDS or not num_busy:
+            self._shown = now
+            self.display.update(self._line, completed=num_done, speed=num_steps / (now - self._began), busy=num_busy)

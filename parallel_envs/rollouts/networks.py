@@ -10,9 +10,8 @@ from the rows' own generators, so samples do not depend on the other rows of a b
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,11 +61,10 @@ class Recurrent(nn.Module):
 
 
 class NetworkPolicy(BatchPolicy):
-    """Samples actions from the actor's output, and records `log_prob` and, if there is a critic, `value`.
-
-    For Discrete actions the actor's outputs are logits; for Box they are the mean of a normal distribution with the
-    parameter `log_std` of this policy. Box actions are clipped to their bounds; `raw_action` is the action before that.
-    A network with `initial_state` counts as recurrent and sees observation, previous action and previous reward.
+    """Samples actions from the actor's output, and records `log_prob` and, if there is a critic, `value`. For Discrete
+    actions the actor's outputs are logits; for Box they are the mean of a normal distribution with the parameter
+    `log_std` of this policy. Box actions are clipped to their bounds; `raw_action` is the action before that. A network
+    with `initial_state` counts as recurrent and sees observation, previous action and previous reward.
 
     Threads: any number may call `act` at once, with rows of their own. Training the networks meanwhile is not detected.
     """
@@ -84,39 +82,33 @@ class NetworkPolicy(BatchPolicy):
         return tuple(one.initial_state(num_rows) if _is_recurrent(one) else () for one in networks)
 
     def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
+        space, size = self.action_space, num_actions(self.action_space)
         with torch.inference_mode(), one_torch_thread():
             seen = torch.as_tensor(observations, dtype=torch.float32).reshape(len(rows), -1)
             with_previous = None
             if _is_recurrent(self.actor) or _is_recurrent(self.critic):
-                with_previous = torch.cat([seen, self._previous(rows, resets)], 1)
+                if rows.previous_actions is None:
+                    raise ValueError(f"{self!r} remembers previous actions and rewards, and was called without them.")
+                rewards = torch.as_tensor(rows.previous_rewards, dtype=torch.float32)[:, None]
+                if isinstance(space, Discrete):  # one-hot; all zeros where an episode begins
+                    before = np.zeros((len(rows), size), np.float32)
+                    chosen = np.asarray(rows.previous_actions) - space.start
+                    before[np.flatnonzero(~resets), chosen[~resets]] = 1.0
+                else:
+                    before = np.asarray(rows.previous_actions, np.float32).reshape(len(rows), -1)
+                with_previous = torch.cat([seen, torch.as_tensor(before), rewards], 1)
             out, actor_state = _forward(self.actor, seen, with_previous, state[0])
-            if out.shape != (len(rows), num_actions(self.action_space)):
+            if out.shape != (len(rows), size):
                 raise ValueError(
                     f"The actor, {type(self.actor).__name__}, gave an output of shape {tuple(out.shape)} for "
-                    f"{len(rows)} rows, and {self.action_space} needs {num_actions(self.action_space)} numbers a row."
+                    f"{len(rows)} rows, and {space} needs {size} numbers a row."
                 )
             critic_state = state[1]
             if self.critic is not None:
                 value, critic_state = _forward(self.critic, seen, with_previous, state[1])
                 rows.record(value=value[:, 0].numpy())
-            if isinstance(self.action_space, Discrete):
-                actions = self._sample_discrete(out, rows, self.action_space)
-            else:
-                actions = self._sample_box(out, rows, self.action_space)
-            return actions, (actor_state, critic_state)
-
-    def _previous(self, rows: Rows, resets: npt.NDArray[np.bool_]) -> Tensor:
-        """Return the previous actions and rewards as numbers; all zeros where an episode begins."""
-        if rows.previous_actions is None:
-            raise ValueError(f"{self!r} remembers previous actions and rewards, and was called without them.")
-        rewards = torch.as_tensor(rows.previous_rewards, dtype=torch.float32)[:, None]
-        if isinstance(self.action_space, Discrete):
-            actions = np.zeros((len(rows), num_actions(self.action_space)), np.float32)
-            chosen = np.asarray(rows.previous_actions) - self.action_space.start
-            actions[np.flatnonzero(~resets), chosen[~resets]] = 1.0
-        else:
-            actions = np.asarray(rows.previous_actions, np.float32).reshape(len(rows), -1)
-        return torch.cat([torch.as_tensor(actions), rewards], 1)
+            sample: Any = self._sample_discrete if isinstance(space, Discrete) else self._sample_box
+            return sample(out, rows, space), (actor_state, critic_state)
 
     def _sample_box(self, out: Tensor, rows: Rows, space: Box) -> npt.NDArray[Any]:
         mean, log_std = out.numpy(), self.log_std.numpy()
@@ -141,9 +133,7 @@ def markov_policy(
     observation_space: Space[Any], action_space: Space[Any], hidden: Sequence[int] = (64, 64), seed: int = 0
 ) -> NetworkPolicy:
     """Return a policy with a feed-forward actor and critic."""
-    num_in = _num_inputs(observation_space)
-    with _seeded(seed):
-        return NetworkPolicy(action_space, Mlp(num_in, num_actions(action_space), hidden), Mlp(num_in, 1, hidden))
+    return _policy(observation_space, action_space, seed, *[lambda sizes, num_out: Mlp(sizes[0], num_out, hidden)] * 2)
 
 
 def memory_policy(
@@ -154,10 +144,11 @@ def memory_policy(
     seed: int = 0,
 ) -> NetworkPolicy:
     """Return a policy with a recurrent actor and a recurrent critic."""
-    num_in = _num_recurrent_inputs(observation_space, action_space)
-    with _seeded(seed):
-        actor = Recurrent(num_in, num_actions(action_space), hidden, cell)
-        return NetworkPolicy(action_space, actor, Recurrent(num_in, 1, hidden, cell))
+
+    def recurrent(sizes: tuple[int, int], num_out: int) -> nn.Module:
+        return Recurrent(sizes[1], num_out, hidden, cell)
+
+    return _policy(observation_space, action_space, seed, recurrent, recurrent)
 
 
 def memory_markov_policy(
@@ -169,28 +160,37 @@ def memory_markov_policy(
     seed: int = 0,
 ) -> NetworkPolicy:
     """Return a policy with a feed-forward actor and a recurrent critic."""
-    with _seeded(seed):
-        actor = Mlp(_num_inputs(observation_space), num_actions(action_space), hidden)
-        critic = Recurrent(_num_recurrent_inputs(observation_space, action_space), 1, memory, cell)
-        return NetworkPolicy(action_space, actor, critic)
+    return _policy(
+        observation_space,
+        action_space,
+        seed,
+        lambda sizes, num_out: Mlp(sizes[0], num_out, hidden),
+        lambda sizes, num_out: Recurrent(sizes[1], num_out, memory, cell),
+    )
+
+
+_Make = Callable[[tuple[int, int], int], nn.Module]
+
+
+def _policy(seen: Space[Any], acted: Space[Any], seed: int, actor: _Make, critic: _Make) -> NetworkPolicy:
+    """Return a policy whose networks are made from the two numbers of inputs (of an observation; with the previous
+    action and reward) and the number of outputs. Torch's own random numbers are left as they are.
+    """
+    if not isinstance(seen, Box):
+        raise TypeError(
+            f"These networks see Box observations only, and {seen} was given. Flatten it with "
+            "gymnasium.wrappers.FlattenObservation."
+        )
+    num_in = int(np.prod(seen.shape))
+    sizes = num_in, num_in + num_actions(acted) + 1
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return NetworkPolicy(acted, actor(sizes, num_actions(acted)), critic(sizes, 1))
 
 
 def num_actions(space: Space[Any]) -> int:
     """Return how many numbers the actor outputs for one action."""
     return int(space.n) if isinstance(space, Discrete) else int(np.prod(space.shape or ()))
-
-
-def _num_inputs(space: Space[Any]) -> int:
-    if not isinstance(space, Box):
-        raise TypeError(
-            f"These networks see Box observations only, and {space} was given. Flatten it with "
-            "gymnasium.wrappers.FlattenObservation."
-        )
-    return int(np.prod(space.shape))
-
-
-def _num_recurrent_inputs(observation_space: Space[Any], action_space: Space[Any]) -> int:
-    return _num_inputs(observation_space) + num_actions(action_space) + 1
 
 
 def _is_recurrent(network: nn.Module | None) -> bool:
@@ -202,11 +202,3 @@ def _forward(network: nn.Module, seen: Tensor, with_previous: Tensor | None, sta
         out, state = network(with_previous, state)
         return out, state
     return network(seen), state
-
-
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed torch's random numbers while the context lasts, and restore their state afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield

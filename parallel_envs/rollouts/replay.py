@@ -1,4 +1,4 @@
-"""Replay of one agent's steps: `ReplayBuffer`, and the files it is saved in (`write_archive`, `read_archive`).
+"""Replay of one agent's steps: `ReplayBuffer`, `PrioritizedReplayBuffer`, and the files that they are saved in.
 
 The buffer is a ring. Each stored step has a link to the step that followed it in the same episode and environment row,
 if any. The ring overwrites the oldest steps first, so links never lead to overwritten steps. A chain of links never
@@ -7,27 +7,32 @@ crosses the end of an episode, a gap in the agent's life, or the border between 
 
 from __future__ import annotations
 
+import importlib
 import json
 import reprlib
 import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Space
+from gymnasium.spaces import Discrete, Space
 
+from parallel_envs.choices import Sampler, words
+from parallel_envs.extras import require
 from parallel_envs.files import write_whole
-from parallel_envs.rollouts.rollout import map_tree, put_rows, take_rows, tree_leaves
+from parallel_envs.rollouts.rollout import map_tree
 from parallel_envs.rollouts.trajectories import Trajectory, ValueArrays
-from parallel_envs.vector.checks import check_count, check_share, check_whole
+from parallel_envs.vector.arguments import check_count, check_share, check_whole, choice, is_number
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
+Weights = npt.NDArray[np.float32]
 Tree = Any
 
 NONE = -1
@@ -51,8 +56,6 @@ class ReplayBuffer:
         num_rows: Number of environment rows that `add` is given.
         num_steps: Number of rewards to sum up (n-step returns), fewer where the episode ends earlier.
         discount: Weight of a reward relative to the reward one step earlier.
-        memory: Memory of a recurrent policy for one row, as a tree of arrays without the axis of rows. Only its form
-            and dtypes are used. Stored beside each step if given.
     """
 
     def __init__(
@@ -64,14 +67,11 @@ class ReplayBuffer:
         *,
         num_steps: int = 1,
         discount: float = 0.99,
-        memory: Tree = None,
     ) -> None:
         check_count("num_steps", num_steps)
         check_share("discount", discount)
-        check_whole("num_rows", num_rows)
+        check_count("num_rows", num_rows)
         check_whole("capacity", capacity)
-        if num_rows < 1:
-            raise ValueError(f"num_rows={num_rows} leaves nothing to store. Give at least 1.")
         if capacity < num_rows:
             raise ValueError(f"capacity={capacity} cannot hold a step of {num_rows} rows. Give at least {num_rows}.")
         self.observation_space, self.action_space = observation_space, action_space
@@ -79,21 +79,16 @@ class ReplayBuffer:
         self.num_steps, self.discount = num_steps, discount
         self._arrays: dict[str, Array] = {}
         """All stored arrays, by name: the arrays of `state`."""
-
-        def values(name: str, space: Space[Any]) -> ValueArrays:
-            return ValueArrays(space, lambda number, dtype, shape: self._array(f"{name}{number}", dtype, shape), name)
-
-        self._observations = values("observations", observation_space)
-        self._next_observations = values("next_observations", observation_space)
-        self._actions = values("actions", action_space)
-        self._rewards = self._array("rewards", np.float32)
-        self._terminated, self._truncated = self._array("terminated", np.bool_), self._array("truncated", np.bool_)
+        spaces = {"observations": observation_space, "next_observations": observation_space, "actions": action_space}
+        self._columns = {name: self._column(name, space) for name, space in spaces.items()}
+        """The columns that `add` is given, by name."""
+        for name, dtype in {"rewards": np.float32, "terminated": np.bool_, "truncated": np.bool_}.items():
+            self._columns[name] = ValueArrays(Discrete(2), partial(self._array, name, dtype), name)
+        self._observations, self._next_observations, self._actions = list(self._columns.values())[:3]
+        self._rewards, self._terminated, self._truncated = (self._arrays[name] for name in list(self._columns)[3:])
         self._begins = self._array("begins", np.bool_)
         self._following = self._array("following", np.int64)
         """Index of the step that came after each step; -1: none, or none yet."""
-        examples = [np.asarray(leaf) for leaf in tree_leaves(memory)]
-        stored = iter([self._array(f"memory{n}", one.dtype, one.shape) for n, one in enumerate(examples)])
-        self._memory = map_tree(lambda _: next(stored), memory)
         self._last: Indices = np.full(num_rows, NONE)
         """Index of the last step of each row, if the next step of the row will follow it."""
         self._position = self._size = 0
@@ -102,9 +97,12 @@ class ReplayBuffer:
         self._lock = threading.Lock()
         """Held while steps are stored or sampled: a learner's thread may sample while collection stores."""
 
-    def _array(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> Array:
+    def _array(self, name: str, dtype: Any, *_: Any, shape: tuple[int, ...] = ()) -> Array:
         self._arrays[name] = np.zeros((self.capacity, *shape), dtype)
         return self._arrays[name]
+
+    def _column(self, name: str, space: Space[Any]) -> ValueArrays:
+        return ValueArrays(space, lambda number, dtype, shape: self._array(f"{name}{number}", dtype, shape=shape), name)
 
     def __len__(self) -> int:
         return self._size
@@ -121,61 +119,31 @@ class ReplayBuffer:
         next_observations: Tree,
         valid: Flags,
         begins: Flags | None = None,
-        memory: Tree = None,
     ) -> Indices:
         """Store one step of each row that is valid; all arguments are batches of `num_rows`.
 
         A row's step follows the step that was added for the row just before, unless that step ended the episode or was
         not valid, or `begins` marks this one as an episode's first. If any step was left out between, call `cut` first.
 
-        Args:
-            observations: Before the step.
-            actions: Of the agent.
-            rewards: Of the agent.
-            terminated: The episode ended: nothing follows.
-            truncated: The episode was cut off: the value of the next observation counts.
-            next_observations: After the step, also where the episode ended.
-            valid: Marks the rows that are real steps of a living agent. Other rows are not stored.
-            begins: Marks the observations that are the first of an episode. None: those that follow no stored step.
-            memory: Memory of a recurrent policy before it saw `observations`.
-
-        Returns:
-            The indices of the steps, in the order of the valid rows.
+        `next_observations` come after the step, also where the episode ended. `valid` marks the rows that are real
+        steps of a living agent; other rows are not stored. `begins` marks the observations that are the first of an
+        episode (None: those that follow no stored step). Returns the indices of the steps, in the order of the rows.
         """
         flags = np.asarray(valid)
         if flags.shape != (self.num_rows,) or flags.dtype != np.bool_:
             raise ValueError(f"valid={valid!r} does not say of {self.num_rows} rows whether they are valid.")
         rows: Indices = np.flatnonzero(flags)
-        columns = {}
-        for name, given in (("rewards", rewards), ("terminated", terminated), ("truncated", truncated)):
-            columns[name] = np.asarray(given)
-            if columns[name].shape != (self.num_rows,):
-                raise ValueError(
-                    f"{name} have the shape {columns[name].shape} where {(self.num_rows,)} is wanted. Give one for "
-                    "each environment."
-                )
+        given = observations, next_observations, actions, rewards, terminated, truncated
+        pairs = list(zip(self._columns.values(), given, strict=True))
         with self._lock:
             before = self._last[rows]
             if begins is not None:
                 before = np.where(np.asarray(begins)[rows], NONE, before)
             places: Indices = (self._position + np.arange(len(rows))) % self.capacity
-            values = (
-                (self._observations, observations),
-                (self._next_observations, next_observations),
-                (self._actions, actions),
-            )
-            checked = [(arrays, arrays.parts(places, given, rows)) for arrays, given in values]  # before any is put
-            for arrays, parts in checked:
-                arrays.put(places, parts)
-            if memory is None:
-                remembered = map_tree(lambda leaf: np.zeros((len(rows), *leaf.shape[1:]), leaf.dtype), self._memory)
-            else:
-                remembered = take_rows(memory, rows)
-            put_rows(self._memory, places, remembered)
+            checked = [(column, column.parts(values, self.num_rows, rows)) for column, values in pairs]
+            for column, parts in checked:  # all fit
+                column.put(places, parts)
             self._begins[places] = before == NONE if begins is None else np.asarray(begins)[rows]
-            self._rewards[places] = columns["rewards"][rows]
-            self._terminated[places] = columns["terminated"][rows]
-            self._truncated[places] = columns["truncated"][rows]
             self._link(before, places, rows)
         return places
 
@@ -207,6 +175,7 @@ class ReplayBuffer:
             (float32, weight of the value of `next_observations`: discount ** k, 0 if the episode terminated there),
             `next_observations` (after the last reward of the sum), `weights` (float32, ones), and `indices`.
         """
+        check_generator(generator)
         with self._lock:
             indices, weights = self._draw(generator, batch_size)
             last, rewards = indices, self._rewards[indices].astype(np.float64)
@@ -229,13 +198,13 @@ class ReplayBuffer:
             }
 
     def sample_sequences(self, generator: np.random.Generator, batch_size: int, length: int) -> Trajectory:
-        """Sample pieces of up to `length` steps for recurrent agents, as a `Trajectory` of `batch_size` rows.
-
-        A piece begins at any stored step, each equally likely, and ends with its episode (or with the last stored step
-        of it): the rest of its row is zeros with `valid` False. `observations[t + 1]` is the observation after step t;
-        `begins` marks the first observations of episodes, and `memory` was stored with the first step.
+        """Sample pieces of up to `length` steps for recurrent agents, as a `Trajectory` of `batch_size` rows. A piece
+        begins at any stored step, each equally likely, and ends with its episode (or with the last stored step of it):
+        the rest of its row is zeros with `valid` False. `observations[t + 1]` is the observation after step t; `begins`
+        marks the first observations of episodes.
         """
         check_count("length", length)
+        check_generator(generator)
         with self._lock:
             first, _ = self._draw(generator, batch_size)
             places, valid = np.tile(first, (length, 1)), np.ones((length, len(first)), np.bool_)
@@ -258,12 +227,10 @@ class ReplayBuffer:
                 truncated=self._truncated[places] & valid,
                 valid=valid,
                 begins=begins,
-                memory=take_rows(self._memory, first),
             )
 
-    def _draw(self, generator: np.random.Generator, batch_size: int) -> tuple[Indices, npt.NDArray[np.float32]]:
+    def _draw(self, generator: np.random.Generator, batch_size: int) -> tuple[Indices, Weights]:
         """Return indices of stored steps and the weight of each."""
-        check_generator(generator)
         self._check_not_empty(batch_size)
         return generator.integers(self._size, size=batch_size), np.ones(batch_size, np.float32)
 
@@ -310,31 +277,27 @@ class ReplayBuffer:
                 f"{reprlib.repr(state)} is no state of a buffer. Give what `state()` has returned: a dict with "
                 "'counters' and 'arrays', each a dict."
             )
-        self._check_state(state["counters"], state["arrays"])
-
-    def _check_state(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
+        counters, arrays = state["counters"], state["arrays"]
         for name, own in (("capacity", self.capacity), ("num_rows", self.num_rows)):
             if counters.get(name) != own:
                 raise ValueError(f"The stored buffer has {name}={counters.get(name)}, this one {name}={own}.")
-        size, position, last = (counters.get(name) for name in ("size", "position", "last"))
+        size: Any = counters.get("size")
         if not isinstance(size, int) or not 0 <= size <= self.capacity:
-            raise ValueError(f"size={size!r} is not the size of a buffer.")
-        possible = range(self.capacity) if size == self.capacity else (size,)
-        if not isinstance(position, int) or position not in possible:
-            raise ValueError(f"position={position!r} is not a place to write to next.")
-        if not isinstance(last, list) or len(last) != self.num_rows or any(one not in range(-1, size) for one in last):
-            raise ValueError(f"last={last!r} does not name a step of each of {self.num_rows} rows.")
+            raise ValueError(f"size={size!r} is not the size of a buffer of {self.capacity} steps.")
+        position, last = counters.get("position"), counters.get("last")
+        is_next = position in (range(self.capacity) if size == self.capacity else (size,))
+        is_last = isinstance(last, list) and len(last) == self.num_rows and all(one in range(-1, size) for one in last)
+        for name, fits in (("position", is_next), ("last", is_last)):
+            if not fits:
+                raise ValueError(f"{name}={counters.get(name)!r} does not belong to a buffer of {self.capacity} steps.")
         if arrays.keys() != self._arrays.keys():
             raise ValueError(f"The stored buffer holds {sorted(arrays, key=str)}, this one {sorted(self._arrays)}.")
         for name, array in self._arrays.items():
-            given, wanted = arrays[name], (size, *array.shape[1:])
-            if not isinstance(given, np.ndarray):
-                raise ValueError(f"{name} is stored as {type(given).__name__}, where an array is wanted.")
-            if given.shape != wanted or given.dtype != array.dtype:
-                raise ValueError(
-                    f"{name} is stored as {given.dtype} of the shape {given.shape} where {array.dtype} of {wanted} is "
-                    "wanted."
-                )
+            given: Any = arrays[name]
+            wanted = (array.dtype, (size, *array.shape[1:]))
+            form = (given.dtype, given.shape) if isinstance(given, np.ndarray) else (type(given).__name__, "no shape")
+            if form != wanted:
+                raise ValueError(f"{name} is stored as {form[0]}, {form[1]} where {wanted[0]}, {wanted[1]} is wanted.")
         links = arrays["following"]
         if len(odd := links[(links < NONE) | (links >= size)]):
             raise ValueError(f"following leads to the place {odd[0]}, and {size} steps are stored.")
@@ -374,6 +337,175 @@ def _zeroed(tree: Tree, where: Flags) -> Tree:
         return array
 
     return map_tree(zero, tree)
+
+
+# ---- prioritized replay (Schaul et al., 2016, proportional variant) -------------------------------------------------
+
+_BRANCHES = 64
+_LEAST_PRIORITY = 1e-4  # added to each priority, so that a step with error 0 may be sampled again
+
+
+class SumTree:
+    """Priorities of the places of a ring: a place is sampled in proportion to its `(priority + 1e-4) ** alpha`. A tree
+    over the places holds sums, to sample from, and minima, to scale weights by. Each node has 64 branches in a row of
+    an array, so there are few levels, with a few operations for a whole batch.
+
+    Threads: one thread at a time; a buffer calls it while it holds its own lock.
+    """
+
+    def __init__(self, capacity: int, alpha: float) -> None:
+        self._alpha = alpha
+        shapes = [(-(-capacity // _BRANCHES), _BRANCHES)]  # nodes and their branches on each level, leaves first
+        while shapes[-1][0] > 1:
+            shapes.append((-(-shapes[-1][0] // _BRANCHES), _BRANCHES))
+        self._sums = [np.zeros(shape) for shape in shapes]
+        self._least = [np.full(shape, np.inf) for shape in shapes]
+
+    def update(self, places: Indices, priorities: Array) -> None:
+        """Set the priorities of places."""
+        total = least = (priorities + _LEAST_PRIORITY) ** self._alpha
+        for sums, lows in zip(self._sums, self._least, strict=True):
+            places, branches = np.divmod(places, _BRANCHES)
+            sums[places, branches], lows[places, branches] = total, least
+            total, least = sums[places].sum(1), lows[places].min(1)
+
+    extend = update  # for the next places of the ring
+
+    def sample(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
+        """Sample places. Return them with their importance weights, to the power of beta, scaled to at most 1."""
+        # One sample in each of equal parts of the total sum: the same probabilities with less variance.
+        rest = (np.arange(batch_size) + generator.random(batch_size)) * (self._sums[-1].sum() / batch_size)
+        places, shares = np.zeros(batch_size, np.int64), rest
+        for sums in reversed(self._sums):
+            branches, rest, shares = _branch(sums[places], rest)
+            places = places * _BRANCHES + branches
+        return places, ((shares / self._least[-1].min()) ** -beta).astype(np.float32)
+
+
+def _branch(sums: Array, rest: Array) -> tuple[Indices, Array, Array]:
+    """Find in each row of sums the branch at `rest`. Return the branches, the rests within them, and their sums."""
+    ends, rows = sums.cumsum(1), np.arange(len(sums))
+    rest = np.minimum(rest, np.nextafter(ends[:, -1], 0.0))  # rounding may leave more than there is
+    branches = (ends <= rest[:, None]).sum(1)
+    begins = np.where(branches > 0, ends[rows, branches - 1], 0.0)
+    return branches, rest - begins, sums[rows, branches]
+
+
+class CpprbPriorities:
+    """A `SumTree` of the library cpprb, faster with large rings. Its samples come from a generator of its own, which
+    cannot be seeded.
+    """
+
+    def __init__(self, capacity: int, alpha: float) -> None:
+        require('sampler="cpprb" (the other choice is "tree")', "cpprb")
+        cpprb = importlib.import_module("cpprb")
+        columns = {"place": {"dtype": np.int64}}
+        self._ring = cpprb.PrioritizedReplayBuffer(capacity, columns, alpha=alpha, eps=_LEAST_PRIORITY)
+
+    def extend(self, places: Indices, priorities: Array) -> None:
+        if len(places):
+            self._ring.add(place=places, priorities=priorities)
+
+    def update(self, places: Indices, priorities: Array) -> None:
+        if len(places):
+            self._ring.update_priorities(places, priorities)
+
+    def sample(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
+        drawn = self._ring.sample(batch_size, beta)
+        return drawn["indexes"].astype(np.int64), drawn["weights"].astype(np.float32)
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """A `ReplayBuffer` from which steps are sampled in proportion to their priorities.
+
+    A new step has the highest priority so far. Update the priorities after each batch:
+
+        batch = buffer.sample(generator, 256)
+        ...                                                        # multiply each loss by `batch["weights"]`
+        buffer.update_priorities(batch["indices"], abs(errors))
+
+    Threads: as `ReplayBuffer`: any thread may call any method.
+
+    Args:
+        observation_space, action_space, capacity, num_rows, **options: As for `ReplayBuffer`.
+        alpha: Exponent of the priorities, from 0 (uniform sampling) to 1.
+        beta: Exponent of the importance weights, from 0 (no correction of the bias) to 1. May be changed later.
+        sampler: `"tree"`, which can be repeated, or `"cpprb"` (installed separately), which cannot.
+    """
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        capacity: int,
+        num_rows: int,
+        *,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        sampler: Sampler = "tree",
+        **options: Any,
+    ) -> None:
+        super().__init__(observation_space, action_space, capacity, num_rows, **options)
+        choice("sampler", sampler, words(Sampler))
+        check_share("alpha", alpha)
+        check_share("beta", beta)
+        self.alpha, self.beta, self._sampler = alpha, beta, sampler
+        self._stored = self._array("priorities", np.float64)
+        self._highest = 1.0
+        self._priorities = self._empty_priorities()
+
+    def _empty_priorities(self) -> SumTree | CpprbPriorities:
+        kind = SumTree if self._sampler == "tree" else CpprbPriorities
+        return kind(self.capacity, self.alpha)
+
+    def update_priorities(self, indices: Indices, priorities: Array, *, drawn_at: int | None = None) -> None:
+        """Set the priorities of sampled steps: numbers from 0 up, such as the sizes of their errors. `drawn_at`: the
+        value of `num_added` when they were sampled, if steps may have been stored since. Overwritten steps are skipped:
+        the new steps in their places keep the priority of new steps.
+        """
+        given = np.asarray(priorities, np.float64)
+        if given.shape != np.shape(indices) or not np.all(np.isfinite(given)) or np.any(given < 0):
+            raise ValueError("Priorities must be one finite number from 0 up for each index.")
+        with self._lock:
+            if drawn_at is not None:
+                indices = np.asarray(indices)
+                age = (self._position - 1 - indices) % self.capacity  # number of steps stored after each
+                still_there = age >= self.num_added - drawn_at
+                indices, given = indices[still_there], given[still_there]
+            self._stored[indices] = given
+            self._priorities.update(indices, self._stored[indices])
+            self._highest = max(self._highest, float(given.max(initial=0.0)))
+
+    def _link(self, before: Indices, places: Indices, rows: Indices) -> None:
+        super()._link(before, places, rows)
+        self._stored[places] = self._highest
+        self._priorities.extend(places, self._stored[places])
+
+    def _draw(self, generator: np.random.Generator, batch_size: int) -> tuple[Indices, Weights]:
+        self._check_not_empty(batch_size)
+        return self._priorities.sample(generator, batch_size, self.beta)
+
+    def _counters(self) -> dict[str, Any]:
+        return {**super()._counters(), "highest": self._highest, "beta": self.beta}
+
+    def check_state(self, state: Any) -> None:
+        super().check_state(state)
+        counters, priorities = state["counters"], state["arrays"]["priorities"]
+        for name in ("highest", "beta"):
+            if not is_number(counters.get(name)) or counters[name] < 0:
+                raise ValueError(f"{name}={counters.get(name)!r} is not a number from 0 up.")
+        if not np.all(np.isfinite(priorities) & (priorities >= 0)):
+            raise ValueError("priorities are stored that are not finite numbers from 0 up.")
+
+    def _take_over(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
+        super()._take_over(counters, arrays)
+        self._highest, self.beta = float(counters["highest"]), float(counters["beta"])
+        self._priorities = self._empty_priorities()
+        places = np.arange(len(self))
+        self._priorities.extend(places, self._stored[places])
+        if len(self) == self.capacity:  # add once more, until cpprb's next place is the ring's next place
+            again = places[: self._position]
+            self._priorities.extend(again, self._stored[again])
 
 
 # ---- archives -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ as states of policies, in which every array (NumPy or torch) has the rows along 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Space
 
-from parallel_envs.vector.shared_arrays import snapshot
-from parallel_envs.vector.spaces import assembler, leaves
+from parallel_envs.vector.shared_arrays import assembler, leaves, only_leaf, snapshot
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -24,10 +23,9 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rollout:
-    """An episode of `len(rollout)` steps.
-
-    The environment was reset with `seed`; `episode_index` counts the earlier rollouts on the same task. Dict and Tuple
-    spaces give dicts and tuples of arrays; values without a fixed shape are a tuple with one item a step.
+    """An episode of `len(rollout)` steps. The environment was reset with `seed`; `episode_index` counts the earlier
+    rollouts on the same task. Dict and Tuple spaces give dicts and tuples of arrays; values without a fixed shape are a
+    tuple with one item a step.
     """
 
     id: int
@@ -54,12 +52,12 @@ class Rollout:
     @property
     def observations(self) -> Any:
         """The observation before each step."""
-        return self._columns.cut(self.chain, 0, len(self))
+        return self._columns.apply(self.chain, lambda part: part[:-1])
 
     @property
     def next_observations(self) -> Any:
         """The observation after each step: in the last row the final one of the episode."""
-        return self._columns.cut(self.chain, 1, None)
+        return self._columns.apply(self.chain, lambda part: part[1:])
 
     @property
     def total_reward(self) -> float:
@@ -68,7 +66,9 @@ class Rollout:
     @property
     def previous_actions(self) -> Any:
         """The action before each step; at the first step zeros, or None where an action has no fixed shape."""
-        return self._action_columns.shifted(self.actions)
+        return self._action_columns.apply(
+            self.actions, lambda part: joined([np.zeros_like(part[:1]) if _is_array(part) else (None,), part[:-1]])
+        )
 
     @property
     def previous_rewards(self) -> Floats:
@@ -99,9 +99,8 @@ class Transitions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sequences:
-    """Whole episodes, one a row, padded with zeros (or None), for Memory agents to learn from.
-
-    Shapes are (rollouts, longest, ...). `mask` marks the entries that are steps.
+    """Whole episodes, one a row, padded with zeros (or None), for Memory agents to learn from. Shapes are (rollouts,
+    longest, ...). `mask` marks the entries that are steps.
     """
 
     observations: Any
@@ -140,9 +139,6 @@ class Rollouts(Sequence[Rollout]):
     def __len__(self) -> int:
         return len(self._rollouts)
 
-    def __iter__(self) -> Iterator[Rollout]:
-        return iter(self._rollouts)
-
     def __repr__(self) -> str:
         return f"Rollouts({len(self)} rollouts, {self.num_steps} steps)"
 
@@ -157,44 +153,37 @@ class Rollouts(Sequence[Rollout]):
 
     def transitions(self) -> Transitions:
         """Return every step of every rollout."""
-        columns, action_columns = self._columns()
         lengths = [len(one) for one in self]
         return Transitions(
-            columns.join([one.observations for one in self]),
-            action_columns.join([one.actions for one in self]),
-            np.concatenate([one.rewards for one in self]),
-            np.concatenate([one.terminated for one in self]),
-            np.concatenate([one.truncated for one in self]),
-            columns.join([one.next_observations for one in self]),
-            np.repeat(np.array([one.id for one in self], np.int64), lengths),
-            np.repeat(np.array([one.task_id for one in self], np.int64), lengths),
-            {name: np.concatenate([one.records[name] for one in self]) for name in self[0].records},
+            **self._combined(Transitions, joined),
+            rollout_ids=np.repeat(np.array([one.id for one in self], np.int64), lengths),
+            task_ids=np.repeat(np.array([one.task_id for one in self], np.int64), lengths),
         )
 
     def sequences(self) -> Sequences:
         """Return every rollout as a row, padded to the longest."""
-        columns, action_columns = self._columns()
         lengths = np.array([len(one) for one in self], np.int64)
-        longest = int(lengths.max())
+        longest = int(lengths.max(initial=0))
         return Sequences(
-            columns.pad([one.observations for one in self], longest),
-            action_columns.pad([one.previous_actions for one in self], longest),
-            _padded([one.previous_rewards for one in self], longest),
-            action_columns.pad([one.actions for one in self], longest),
-            _padded([one.rewards for one in self], longest),
-            _padded([one.terminated for one in self], longest),
-            _padded([one.truncated for one in self], longest),
-            columns.pad([one.next_observations for one in self], longest),
-            np.arange(longest) < lengths[:, None],
-            lengths,
-            np.array([one.task_id for one in self], np.int64),
-            {name: _padded([one.records[name] for one in self], longest) for name in self[0].records},
+            **self._combined(Sequences, lambda parts: _padded(parts, longest)),
+            mask=np.arange(longest) < lengths[:, None],
+            lengths=lengths,
+            task_ids=np.array([one.task_id for one in self], np.int64),
         )
 
-    def _columns(self) -> tuple[Columns, Columns]:
+    def _combined(self, form: Any, combine: Callable[[Sequence[Any]], Any]) -> dict[str, Any]:
+        """Return the fields of `form` that a rollout has too. `combine` makes each of the parts of all rollouts."""
         if not self._rollouts:
             raise ValueError("There are no rollouts to make arrays of. Collect at least one.")
-        return self[0]._columns, self[0]._action_columns
+        first, fields = self[0], {}
+        for name in form.__slots__:
+            if hasattr(first, name) and name not in ("task_id", "records"):
+                columns = first._columns if "observations" in name else first._action_columns
+                parts = [getattr(one, name) for one in self]
+                is_space = name.endswith(("observations", "actions"))
+                fields[name] = columns.combine(parts, combine) if is_space else combine(parts)
+        fields["records"] = {name: combine([one.records[name] for one in self]) for name in first.records}
+        return fields
 
 
 # ---- batches of a space's values ------------------------------------------------------------------------------------
@@ -206,7 +195,7 @@ class Columns:
     def __init__(self, space: Space[Any]) -> None:
         self._space, self._leaves, self._assemble = space, leaves(space), assembler(space)
         first = self._leaves[0]
-        self.is_array = len(self._leaves) == 1 and first.fixed and not first.path
+        self.is_array = only_leaf(self._leaves) is not None
         """True if a batch is a single array."""
         self.dtype, self.shape = first.dtype, first.shape
 
@@ -228,7 +217,7 @@ class Columns:
         )
 
     def checked(self, batch: Any, num_rows: int) -> Any:
-        """Return a batch of so many rows as arrays. Raise ValueError for anything else."""
+        """Return a batch of so many rows as arrays in the types of the space. Raise ValueError for anything else."""
         parts: list[Any] = []
         for leaf in self._leaves:
             try:
@@ -236,100 +225,69 @@ class Columns:
             except (KeyError, IndexError, TypeError) as error:
                 raise ValueError(f"there is no part{leaf.name}") from error
             if not leaf.fixed:
-                if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
-                    raise ValueError(f"{values!r} is not a sequence of {num_rows} items")
-                if len(values) != num_rows:
-                    raise ValueError(f"there are {len(values)} items{leaf.name} for {num_rows} rows")
+                is_sequence = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str | bytes)
+                if not is_sequence or len(values) != num_rows:
+                    raise ValueError(f"{values!r}{leaf.name} is not a sequence of {num_rows} items")
                 parts.append(tuple(values))
                 continue
-            array = np.asarray(values)
-            if array.dtype.kind not in "biuf":
-                raise ValueError(f"the values{leaf.name} are of type {array.dtype} where numbers are wanted")
-            if array.shape != (num_rows, *leaf.shape):
-                raise ValueError(f"the shape{leaf.name} is {array.shape} where {(num_rows, *leaf.shape)} is wanted")
-            is_whole = np.dtype(leaf.dtype).kind in "biu"
-            if array.dtype.kind == "f" and is_whole and not np.all(np.mod(array, 1) == 0):  # neither NaN nor inf
-                raise ValueError(f"the values{leaf.name} are not whole numbers: {array.tolist()}")
-            parts.append(array)
+            given = np.asarray(values)
+            if given.dtype.kind not in "biuf":
+                raise ValueError(f"the values{leaf.name} are of type {given.dtype} where numbers are wanted")
+            if given.shape != (num_rows, *leaf.shape):
+                raise ValueError(f"the shape{leaf.name} is {given.shape} where {(num_rows, *leaf.shape)} is wanted")
+            if given.dtype == leaf.dtype:
+                parts.append(given)
+                continue
+            with np.errstate(over="ignore", invalid="ignore"):
+                typed = given.astype(leaf.dtype)
+            if typed.dtype.kind in "biu" and not np.array_equal(typed, given):
+                raise ValueError(
+                    f"the values{leaf.name} are not whole numbers, or do not all fit into {typed.dtype}: "
+                    f"{given.tolist()}"
+                )
+            parts.append(typed)
         return self._assemble(parts)
-
-    def typed(self, batch: Any) -> Any:
-        """Return a batch in the types of the space. Raise ValueError for whole numbers that its type cannot hold."""
-        parts: list[Any] = []
-        for leaf in self._leaves:
-            values = leaf.of(batch)
-            if leaf.fixed and values.dtype != leaf.dtype:
-                given = values
-                with np.errstate(over="ignore"):
-                    values = given.astype(leaf.dtype)
-                if values.dtype.kind in "biu" and not np.array_equal(values, given):
-                    raise ValueError(f"the values{leaf.name} do not all fit into {values.dtype}: {given.tolist()}")
-            parts.append(values)
-        return self._assemble(parts)
-
-    def shifted(self, batch: Any) -> Any:
-        """Return for each row the row before it, zeros (or None) for the first."""
-        parts = [leaf.of(batch) for leaf in self._leaves]
-        return self._assemble(
-            [
-                np.concatenate([np.zeros_like(part[:1]), part[:-1]])
-                if isinstance(part, np.ndarray)
-                else (None, *part[:-1])
-                for part in parts
-            ]
-        )
-
-    def count(self, batch: Any) -> int:
-        """Return the number of rows of a batch."""
-        return len(self._leaves[0].of(batch))
 
     def take(self, batch: Any, rows: Sequence[int]) -> Any:
         """Return a batch of some rows."""
         if self.is_array:
             return batch[rows]
-        parts = [leaf.of(batch) for leaf in self._leaves]
-        return self._assemble(
-            [part[rows] if isinstance(part, np.ndarray) else tuple(part[row] for row in rows) for part in parts]
-        )
+        return self.apply(batch, lambda part: part[rows] if _is_array(part) else tuple(part[row] for row in rows))
 
     def stack(self, rows: Sequence[Any]) -> Any:
         """Return a batch of these values, at least one."""
         if self.is_array:
             return np.stack(rows)
+        columns = [[leaf.of(row) for row in rows] for leaf in self._leaves]
         return self._assemble(
             [
-                np.stack([leaf.of(row) for row in rows]) if leaf.fixed else tuple(leaf.of(row) for row in rows)
-                for leaf in self._leaves
+                np.stack(values) if leaf.fixed else tuple(values)
+                for leaf, values in zip(self._leaves, columns, strict=True)
             ]
         )
 
-    def pad(self, batches: Sequence[Any], length: int) -> Any:
-        """Return batches of different lengths as rows, each padded to `length` with zeros (or None)."""
-        columns: list[Any] = []
-        for leaf in self._leaves:
-            parts = [leaf.of(batch) for batch in batches]
-            if isinstance(parts[0], np.ndarray):
-                columns.append(_padded(parts, length))
-            else:
-                columns.append(tuple((*part, *[None] * (length - len(part))) for part in parts))
-        return self._assemble(columns)
+    def apply(self, batch: Any, function: Callable[[Any], Any]) -> Any:
+        """Return the batch with `function(part)` in the place of each part."""
+        return self._assemble([function(leaf.of(batch)) for leaf in self._leaves])
 
-    def join(self, batches: Sequence[Any]) -> Any:
-        """Return one batch of all the rows of these batches."""
-        columns: list[Any] = []
-        for leaf in self._leaves:
-            parts = [leaf.of(batch) for batch in batches]
-            is_array = isinstance(parts[0], np.ndarray)
-            columns.append(np.concatenate(parts) if is_array else tuple(item for part in parts for item in part))
-        return self._assemble(columns)
-
-    def cut(self, batch: Any, start: int, stop: int | None) -> Any:
-        """Return the rows of a batch from `start` to `stop`."""
-        return self._assemble([leaf.of(batch)[start:stop] for leaf in self._leaves])
+    def combine(self, batches: Sequence[Any], function: Callable[[Sequence[Any]], Any]) -> Any:
+        """Return the batch whose parts are `function(the parts of all batches)`."""
+        return self._assemble([function([leaf.of(batch) for batch in batches]) for leaf in self._leaves])
 
 
-def _padded(parts: Sequence[npt.NDArray[Any]], length: int) -> npt.NDArray[Any]:
-    """Return arrays of different lengths as rows of one, padded with zeros."""
+def _is_array(part: Any) -> bool:
+    return isinstance(part, np.ndarray)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Return one array, or one tuple of items, of all the rows of these parts."""
+    return np.concatenate(parts) if _is_array(parts[0]) else tuple(item for part in parts for item in part)
+
+
+def _padded(parts: Sequence[Any], length: int) -> Any:
+    """Return parts of different lengths as rows of one, padded with zeros (or None)."""
+    if not _is_array(parts[0]):
+        return tuple((*part, *[None] * (length - len(part))) for part in parts)
     rows = np.zeros((len(parts), length, *parts[0].shape[1:]), parts[0].dtype)
     for row, part in zip(rows, parts, strict=True):
         row[: len(part)] = part
@@ -340,9 +298,8 @@ def _padded(parts: Sequence[npt.NDArray[Any]], length: int) -> npt.NDArray[Any]:
 
 
 def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Return a tree of `function(leaf, *leaves)`, where `leaves` are from other trees of the same form.
-
-    Raises ValueError if the trees have different forms.
+    """Return a tree of `function(leaf, *leaves)`, where `leaves` are from other trees of the same form. Raises
+    ValueError if the trees have different forms.
     """
     if tree is None:
         if any(other is not None for other in others):
@@ -368,12 +325,6 @@ def tree_leaves(tree: Any) -> list[Any]:
     return found
 
 
-def is_empty(tree: Any) -> bool:
-    """Return whether a tree has no leaves."""
-    parts = tree.values() if isinstance(tree, dict) else tree
-    return tree is None or (isinstance(tree, dict | tuple | list) and all(is_empty(part) for part in parts))
-
-
 def take_rows(tree: Any, rows: npt.NDArray[np.intp]) -> Any:
     """Return a copy of these rows of every leaf."""
     return map_tree(lambda leaf: leaf[rows], tree)
@@ -381,7 +332,8 @@ def take_rows(tree: Any, rows: npt.NDArray[np.intp]) -> Any:
 
 def check_rows(tree: Any, num_rows: int) -> None:
     """Raise ValueError unless every leaf is an array of so many rows."""
-    map_tree(lambda leaf: _check_leaf(leaf, num_rows), tree)
+    for leaf in tree_leaves(tree):
+        _check_leaf(leaf, num_rows)
 
 
 def _check_leaf(leaf: Any, num_rows: int) -> None:
@@ -391,10 +343,9 @@ def _check_leaf(leaf: Any, num_rows: int) -> None:
 
 
 def put_rows(tree: Any, rows: npt.NDArray[np.intp], values: Any) -> Any:
-    """Replace these rows of a tree in place and return the tree.
-
-    Raises ValueError if `values` is no tree of the same form with as many rows. Values are not broadcast, and a number
-    may change only by the precision of floats: anything else is a mistake of the policy.
+    """Replace these rows of a tree in place and return the tree. Raises ValueError if `values` is no tree of the same
+    form with as many rows. Values are not broadcast, and a number may change only by the precision of floats: anything
+    else is a mistake of the policy.
     """
 
     def write(leaf: Any, value: Any) -> Any:

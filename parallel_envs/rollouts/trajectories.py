@@ -18,10 +18,9 @@ import numpy.typing as npt
 from gymnasium.spaces import Space
 
 from parallel_envs.engine import SharedBlock
-from parallel_envs.rollouts.rollout import check_rows, map_tree, put_rows, tree_leaves
-from parallel_envs.vector.checks import check_count
-from parallel_envs.vector.shared_arrays import plan
-from parallel_envs.vector.spaces import Leaf, assembler, leaves
+from parallel_envs.rollouts.rollout import map_tree
+from parallel_envs.vector.arguments import check_count
+from parallel_envs.vector.shared_arrays import Leaf, assembler, leaves, plan
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -30,10 +29,9 @@ Tree = Any
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """T steps of one agent in N environment rows. Arrays have time first, then the row.
-
-    A row of a step is *valid* if the agent was alive before it and the step was a real one: neither the reset of an
-    environment whose episode had ended nor that of one whose worker was restarted. All other values are filler.
+    """T steps of one agent in N environment rows. Arrays have time first, then the row. A row of a step is *valid* if
+    the agent was alive before it and the step was a real one: neither the reset of an environment whose episode had
+    ended nor that of one whose worker was restarted. All other values are filler.
     """
 
     observations: Tree
@@ -51,7 +49,7 @@ class Trajectory:
     begins: Flags
     """`[T + 1, N]`: the observation is the first of an episode, and the memory of a recurrent policy is reset."""
     memory: Tree = None
-    """Memory of a recurrent policy before step 0: a tree of arrays `[N, ...]`, or None."""
+    """Memory of a recurrent policy before step 0: a tree of arrays `[N, ...]`, or None. A learner fills it in."""
 
     @property
     def num_steps(self) -> int:
@@ -89,7 +87,6 @@ class TrajectoryStore:
         action_space: The same for actions.
         horizon: The most steps of a trajectory (T).
         num_rows: Number of environment rows (N).
-        memory: Memory of a recurrent policy for N rows, as a tree of arrays. Only its form and dtypes are used.
     """
 
     def __init__(
@@ -99,15 +96,12 @@ class TrajectoryStore:
         horizon: int,
         num_rows: int,
         *,
-        memory: Tree = None,
         _block: SharedBlock | None = None,
     ) -> None:
         check_count("horizon", horizon)
         check_count("num_rows", num_rows)
         self._spaces = observation_space, action_space
         self.horizon, self.num_rows = horizon, num_rows
-        self._empty_memory = map_tree(lambda leaf: np.zeros_like(np.asarray(leaf)), memory)
-        check_rows(self._empty_memory, num_rows)
         seen, done = (horizon + 1, num_rows), (horizon, num_rows)
         wanted: list[tuple[str, Any, tuple[int, ...]]] = [("header", "i8", (2, 2))]
         for half in (0, 1):
@@ -115,8 +109,6 @@ class TrajectoryStore:
                 wanted.append((f"observations{number}.{half}", leaf.dtype, (*seen, *leaf.shape)))
             for number, leaf in enumerate(_fixed_leaves(action_space, "actions")):
                 wanted.append((f"actions{number}.{half}", leaf.dtype, (*done, *leaf.shape)))
-            for number, array in enumerate(tree_leaves(self._empty_memory)):
-                wanted.append((f"memory{number}.{half}", array.dtype, array.shape))
             wanted += [(f"rewards.{half}", "f4", done), (f"begins.{half}", "?", seen)]
             wanted += [(f"{name}.{half}", "?", done) for name in _FLAGS]
         fields, num_bytes = plan(wanted)
@@ -125,13 +117,13 @@ class TrajectoryStore:
         arrays = {field.name: self._block.array(field.dtype, field.shape, field.offset) for field in fields}
         self._header: npt.NDArray[np.int64] = arrays["header"]
         """Turn and number of steps of each half."""
-        self._halves = [_Half(arrays, half, self._spaces, self._empty_memory) for half in (0, 1)]
+        self._halves = [_Half(arrays, half, self._spaces) for half in (0, 1)]
         if _block is None:
             self._header[:] = _NEVER
         self._turn, self._step, self._begun = 0, 0, False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        attach = functools.partial(TrajectoryStore, memory=self._empty_memory, _block=self._block)
+        attach = functools.partial(TrajectoryStore, _block=self._block)
         return attach, (*self._spaces, self.horizon, self.num_rows)
 
     # ---- writing ----------------------------------------------------------------------------------------------------
@@ -146,20 +138,15 @@ class TrajectoryStore:
         """Number of steps added since the last `finish`."""
         return self._step
 
-    def begin(self, observations: Tree, begins: Flags | None = None, memory: Tree = None) -> None:
-        """Start with these observations, after a reset. Steps that were added but not finished are dropped.
-
-        Args:
-            observations: Of all rows.
-            begins: Marks the observations that are the first of an episode. None: all.
-            memory: Memory of a recurrent policy before it has seen them. None: zeros.
+    def begin(self, observations: Tree, begins: Flags | None = None) -> None:
+        """Start with these observations of all rows, after a reset. Steps that are not finished are dropped. `begins`
+        marks the observations that are the first of an episode (None: all).
         """
         self._header[self._turn % 2] = _BEING_WRITTEN  # before anything changes: readers see that the turn is gone
         self._step, self._begun = 0, True
         half = self._halves[self._turn % 2]
         half.observations.write(0, observations)
         half.begins[0] = True if begins is None else begins
-        put_rows(half.memory, np.arange(self.num_rows), self._empty_memory if memory is None else memory)
 
     def add(
         self,
@@ -184,21 +171,16 @@ class TrajectoryStore:
         half.begins[step + 1] = begins
         self._step = step + 1
 
-    def finish(self, memory: Tree = None) -> int:
-        """End this trajectory, full or not. The other half goes on with the last observations.
-
-        Args:
-            memory: Memory of a recurrent policy now, at the start of the next trajectory. None: zeros.
-
-        Returns:
-            The number of this turn, for `trajectory`.
+    def finish(self) -> int:
+        """End this trajectory, full or not, and return its turn, for `trajectory`. The other half goes on with the last
+        observations.
         """
         if not self._step:
             raise RuntimeError("A trajectory of no steps was to be finished. Add a step first.")
         done, half, step = self._turn, self._halves[self._turn % 2], self._step
         self._header[done % 2] = done, step
         self._turn = done + 1
-        self.begin(half.observations.at(step), half.begins[step], memory)
+        self.begin(half.observations.at(step), half.begins[step])
         return done
 
     # ---- reading ----------------------------------------------------------------------------------------------------
@@ -208,9 +190,8 @@ class TrajectoryStore:
         return turn >= 0 and int(self._header[turn % 2, 0]) == turn
 
     def trajectory(self, turn: int) -> Trajectory:
-        """Return the trajectory of a finished turn: views of the store, unchanged until the next `finish`.
-
-        Raises LookupError if the turn has been overwritten or is not finished.
+        """Return the trajectory of a finished turn: views of the store, unchanged until the next `finish`. Raises
+        LookupError if the turn has been overwritten or is not finished.
         """
         if not self.holds(turn):
             raise LookupError(
@@ -226,7 +207,6 @@ class TrajectoryStore:
             half.truncated[:num_steps],
             half.valid[:num_steps],
             half.begins[: num_steps + 1],
-            half.memory,
         )
 
     def close(self) -> None:
@@ -237,16 +217,12 @@ class TrajectoryStore:
 class _Half:
     """The arrays of one half."""
 
-    def __init__(self, arrays: dict[str, Array], half: int, spaces: tuple[Space[Any], Space[Any]], form: Tree) -> None:
-        def named(name: str) -> Array:
-            return arrays[f"{name}.{half}"]
-
-        self.observations = ValueArrays(spaces[0], lambda number, *_: named(f"observations{number}"), "observations")
-        self.actions = ValueArrays(spaces[1], lambda number, *_: named(f"actions{number}"), "actions")
-        self.rewards, self.begins = named("rewards"), named("begins")
-        self.terminated, self.truncated, self.valid = (named(name) for name in _FLAGS)
-        numbers = iter(range(len(tree_leaves(form))))
-        self.memory = map_tree(lambda _: named(f"memory{next(numbers)}"), form)
+    def __init__(self, arrays: dict[str, Array], half: int, spaces: tuple[Space[Any], Space[Any]]) -> None:
+        own = {name.removesuffix(f".{half}"): array for name, array in arrays.items()}
+        self.observations = ValueArrays(spaces[0], lambda number, *_: own[f"observations{number}"], "observations")
+        self.actions = ValueArrays(spaces[1], lambda number, *_: own[f"actions{number}"], "actions")
+        self.rewards, self.begins = own["rewards"], own["begins"]
+        self.terminated, self.truncated, self.valid = (own[name] for name in _FLAGS)
 
 
 def _fixed_leaves(space: Space[Any], what: str) -> tuple[Leaf, ...]:
@@ -275,32 +251,30 @@ class ValueArrays:
         self.arrays = [make(number, leaf.dtype, leaf.shape) for number, leaf in enumerate(self.leaves)]
         """One array for each leaf, in the order of `leaves`."""
 
-    def write(self, where: int | Array, values: Any, rows: Array | None = None) -> None:
-        """Write a batch of values (or these rows of it) at one index of the first axis, or at many.
+    def write(self, where: int, values: Any) -> None:
+        """Write a batch of values at one index of the first axis. Raise ValueError if they do not fit."""
+        self.put(where, self.parts(values, len(self.arrays[0][0]) if self.arrays else 0))
 
-        Raises ValueError, before anything has changed, if the values do not fit.
+    def parts(self, values: Any, num_rows: int, rows: Array | None = None) -> list[Array]:
+        """Return the arrays that `put` writes, of these rows (None: all `num_rows`). Raise ValueError if one does not
+        fit.
         """
-        self.put(where, self.parts(where, values, rows))
-
-    def parts(self, where: int | Array, values: Any, rows: Array | None = None) -> list[Array]:
-        """Return the arrays that `put` writes. Raise ValueError if they do not fit."""
         parts: list[Array] = []
         for leaf in self.leaves:
             try:
                 part = np.asarray(leaf.of(values))
-                parts.append(part if rows is None else part[rows])
             except (KeyError, IndexError, TypeError) as error:
                 raise ValueError(f"{self._what}{leaf.name} are missing. Give values of the whole space.") from error
-        for leaf, array, part in zip(self.leaves, self.arrays, parts, strict=True):
-            wanted = array.shape[1:] if isinstance(where, int) else (len(where), *leaf.shape)
-            if part.shape != wanted:  # NumPy would broadcast
+            if part.shape != (num_rows, *leaf.shape):  # NumPy would broadcast
                 raise ValueError(
-                    f"{self._what}{leaf.name} have the shape {part.shape} where {wanted} is wanted. Give one row for "
-                    "each environment."
+                    f"{self._what}{leaf.name} have the shape {part.shape} where {(num_rows, *leaf.shape)} is wanted. "
+                    "Give one row for each environment."
                 )
+            parts.append(part if rows is None else part[rows])
         return parts
 
     def put(self, where: int | Array, parts: list[Array]) -> None:
+        """Write parts at one index of the first axis, or at many."""
         for array, part in zip(self.arrays, parts, strict=True):
             array[where] = part
 

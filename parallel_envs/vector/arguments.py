@@ -1,19 +1,21 @@
-"""Checks of the arguments of managers. Each function returns its argument in one form. None of them calls a worker."""
+"""Checks of arguments: of single values, and of the arguments of managers, which are returned in one form.
+
+None of them calls a worker.
+"""
 
 from __future__ import annotations
 
 import copy
 import functools
 import importlib.util
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
@@ -22,9 +24,8 @@ from parallel_envs.engine import cores_here, unpicklable_part
 from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.env_ids import is_zoo_id, nearest_id
 from parallel_envs.extras import EXTRA_OF, advice_for, require
-from parallel_envs.spelling import hint
+from parallel_envs.spelling import hint, is_one_of
 from parallel_envs.tasks import TaskSource
-from parallel_envs.vector.checks import check_count, choice, is_whole
 from parallel_envs.vector.registry import portable
 from parallel_envs.vector.worker_tasks import UNSAID, TaskSettings
 
@@ -43,6 +44,89 @@ _MULTI_AGENT = "parallel_envs.multiagent.MultiAgentEnvManager"
 
 _PACKAGES = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "Foraging-": "lbforaging"}
 """The packages that register ids with these beginnings."""
+
+
+# ---- single values ---------------------------------------------------------------------------------------------------
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number. True and False are not numbers here."""
+    return _is_real(value) and (isinstance(value, int) or math.isfinite(value))  # an int may be too large for a float
+
+
+def is_whole(value: Any) -> bool:
+    """Return whether a value has an integer type. True and False do not count."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_share(value: Any) -> bool:
+    """Return whether a value is a number from 0 to 1."""
+    return is_number(value) and 0 <= value <= 1
+
+
+def check_whole(name: str, value: Any) -> None:
+    """Raise TypeError unless the value is a whole number."""
+    if not is_whole(value):
+        raise TypeError(f"{name}={value!r} is not a whole number.")
+
+
+def check_share(name: str, value: Any) -> None:
+    """Raise TypeError unless the value is a number, and ValueError unless it is from 0 to 1."""
+    if not _is_real(value):
+        raise TypeError(f"{name}={value!r} is not a number.")
+    if not is_share(value):
+        raise ValueError(f"{name}={value!r} is not a number from 0 to 1.")
+
+
+def check_count(name: str, value: Any, *, at_most: int | None = None, what: str = "") -> None:
+    """Raise unless the value is a whole number from 1 up. `what` says in the error text what `at_most` stands for."""
+    check_whole(name, value)
+    if value < 1:
+        raise ValueError(f"{name}={value} is too small. Give at least 1.")
+    if at_most is not None and value > at_most:
+        raise ValueError(f"{name}={value} is more than {what}. Give at most {at_most}.")
+
+
+def seconds(name: str, value: Any) -> float:
+    """Return a duration of 0 seconds or more as a float, or raise ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value >= 0:
+        raise ValueError(f"{name}={value!r} is not a number of seconds from 0 up.")
+    return float(value)
+
+
+def optional_seconds(name: str, value: Any) -> float | None:
+    """Return a duration above 0 seconds, or None for no limit (also for infinity)."""
+    if value is None or (isinstance(value, float | np.floating) and value == math.inf):
+        return None
+    if not seconds(name, value):
+        raise ValueError(f"{name}={value!r} leaves no time at all. Give a number of seconds above 0, or None.")
+    return float(value)
+
+
+def optional_wait(timeout: Any) -> None:
+    """Raise ValueError unless `timeout` is None or a duration of 0 seconds or more."""
+    if timeout is not None:
+        seconds("timeout", timeout)
+
+
+def yes_or_no(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}={value!r} is neither True nor False.")
+    return bool(value)
+
+
+def choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return the value if it is one of the words in `choices`, else raise ValueError."""
+    known = tuple(choices)
+    if not is_one_of(value, known):
+        raise ValueError(
+            f"{name}={value!r} is unknown. Choose one of {', '.join(map(repr, known))}.{hint(value, known)}"
+        )
+    return str(value)
 
 
 # ---- envs ------------------------------------------------------------------------------------------------------------
@@ -70,9 +154,7 @@ def factories(
             "put them into the callables instead."
         )
     if not isinstance(env_fns, Iterable):
-        raise TypeError(
-            f"env_fns={env_fns!r} is not a sequence of callables. Give [make_env] * n, or an environment id."
-        )
+        raise TypeError(f"env_fns={env_fns!r} is not a sequence of callables. Give [make_env] * n, or an id.")
     made = list(env_fns)
     if not made:
         raise ValueError("env_fns is empty. Give one callable for each environment.")
@@ -82,24 +164,33 @@ def factories(
                 f"env_fns[{index}] is {factory!r}, which cannot be called. Give functions that make an environment, "
                 "such as `lambda: gymnasium.make(...)`, not environments."
             )
-    if num_envs is not None:
-        check_count("num_envs", num_envs)
-        if num_envs != len(made):
-            raise ValueError(f"num_envs={num_envs} was given with {len(made)} callables. Leave num_envs out.")
+    if num_envs is not None and not (is_whole(num_envs) and num_envs == len(made)):
+        raise ValueError(f"num_envs={num_envs!r} was given with {len(made)} callables. Leave num_envs out.")
     return made, None
 
 
 def find_spec(env_id: str) -> EnvSpec | None:
-    """Return the registered spec, or None if the id names a module, which only the workers import."""
+    """Return a copy of the registered spec, or None if the id names a module, which only the workers import."""
     try:
-        spec = gymnasium.spec(env_id)
+        return _copied(gymnasium.spec(env_id))
     except gymnasium.error.Error as error:
         if ":" in env_id:
             if (module := env_id.partition(":")[0]).partition(".")[0] in EXTRA_OF:
                 require(f"The environment {env_id!r}", module)
             return None
-        raise gymnasium.error.NameNotFound(_unknown_id(env_id, str(error))) from error
-    return _copied(spec)
+        text = str(error)
+        if re.fullmatch(r"[a-z]\w*(\.\w+)+_v\d+", env_id):
+            text += f" It looks like a module of PettingZoo's kind: that is for {_MULTI_AGENT}."
+        elif is_zoo_id(env_id):
+            text = f"{env_id!r} is the id of a PettingZoo environment: give it to {_MULTI_AGENT}."
+        else:
+            if "Did you mean" not in text and (close := nearest_id(env_id)):
+                kind = "" if close in gymnasium.registry else f", a PettingZoo environment, for {_MULTI_AGENT}"
+                text += f" Did you mean {close!r}{kind}?"
+            written = with_package(env_id) or f"package:{env_id}"
+            missing = advice_for(written.partition(":")[0])
+            text += f" If a package registers it, import that package first, or write {written!r}.{missing}"
+        raise gymnasium.error.NameNotFound(text) from error
 
 
 def _copied(spec: EnvSpec) -> EnvSpec:
@@ -107,30 +198,12 @@ def _copied(spec: EnvSpec) -> EnvSpec:
         return copy.deepcopy(spec)
     except Exception as error:
         part = unpicklable_part(spec, f"gymnasium.spec({spec.id!r})")
-        raise TypeError(
-            f"{part} cannot be copied ({error}), and gymnasium.make copies the keyword arguments of a registration. "
-            "Make it inside the entry point instead."
-        ) from error
+        raise TypeError(f"{part} cannot be copied ({error}). Make it inside the entry point instead.") from error
 
 
 def with_package(env_id: str) -> str | None:
     """Return the id with the package that registers it, such as `ale_py:ALE/Pong-v5`, or None if it is not known."""
     return next((f"{package}:{env_id}" for start, package in _PACKAGES.items() if env_id.startswith(start)), None)
-
-
-def _unknown_id(env_id: str, error: str) -> str:
-    """Return the error text for an id that Gymnasium does not know. `error` is the text of Gymnasium's own error."""
-    if re.fullmatch(r"[a-z]\w*(\.\w+)+_v\d+", env_id):
-        return f"{error} It looks like a module of PettingZoo's kind: that is for {_MULTI_AGENT}."
-    if is_zoo_id(env_id):
-        return f"{env_id!r} is the id of a PettingZoo environment, not of a Gymnasium one: give it to {_MULTI_AGENT}."
-    close = None if "Did you mean" in error else nearest_id(env_id)
-    if close is not None:
-        kind = "" if close in gymnasium.registry else f", a PettingZoo environment, for {_MULTI_AGENT}"
-        error = f"{error} Did you mean {close!r}{kind}?"
-    written = with_package(env_id) or f"package:{env_id}"
-    missing = advice_for(written.partition(":")[0])
-    return f"{error} If a package registers it, import that package first, or write {written!r}.{missing}"
 
 
 def some_envs(env_ids: Any, num_envs: int) -> list[int]:
@@ -139,8 +212,8 @@ def some_envs(env_ids: Any, num_envs: int) -> list[int]:
         return list(range(num_envs))
     if not isinstance(env_ids, int | np.integer | Iterable) or isinstance(env_ids, str):
         raise TypeError(f"env_ids={env_ids!r} is neither the number of an environment nor a list of such numbers.")
-    given = np.ravel(env_ids).tolist() if isinstance(env_ids, np.ndarray) and env_ids.ndim == 0 else env_ids
-    given = [given] if isinstance(given, int | np.integer) else list(given)
+    is_one = isinstance(env_ids, int | np.integer | np.ndarray)
+    given: list[Any] = np.ravel(np.asarray(env_ids)).tolist() if is_one else [*env_ids]  # type: ignore[misc]
     for env in given:
         if not is_whole(env) or not -num_envs <= env < num_envs:
             raise ValueError(
@@ -168,8 +241,7 @@ def autoreset(mode: AutoresetMode | Autoreset) -> AutoresetMode:
 def modules(name: str, value: Any) -> tuple[str, ...]:
     """Return names of modules. Raise if the package of a module cannot be found here. Nothing is imported."""
     if isinstance(value, str) or not isinstance(value, Iterable):
-        example = f" Write {name}=({value!r},)." if isinstance(value, str) else ""
-        raise TypeError(f"{name}={value!r} is not a list of names of modules.{example}")
+        raise TypeError(f"{name}={value!r} is not a list of names of modules, such as {name}=('torch',).")
     given = tuple(value)
     for module in given:
         if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):
@@ -189,26 +261,22 @@ def affinity(cores: Any) -> tuple[tuple[int, ...], ...] | None:
     """Return the sets of cores that workers get in turn. A single number stands for a set of one core."""
     if cores is None:
         return None
-    if isinstance(cores, str) or not isinstance(cores, Iterable):
-        raise ValueError(f"cpu_affinity={cores!r} is neither 'auto' nor a list of core numbers.")
-    given = [tuple(core) if isinstance(core, Iterable) else (core,) for core in cores]
-    if not given or not all(given) or any(not isinstance(core, int) or core < 0 for group in given for core in group):
-        raise ValueError(f"cpu_affinity={cores!r} is not a list of core numbers, nor a list of such lists.")
+    is_list = isinstance(cores, Iterable) and not isinstance(cores, str)
+    given = [tuple(core) if isinstance(core, Iterable) else (core,) for core in cores] if is_list else []
     usable = cores_here()
-    for core in (core for group in given for core in group):
-        if usable and core not in usable:
-            raise ValueError(
-                f"cpu_affinity={cores!r}: this process may not use core {core}. It may use {list(usable)}."
-            )
+    every = [core for group in given for core in group]
+    if not every or not all(given) or any(not isinstance(core, int) or core not in (usable or every) for core in every):
+        raise ValueError(
+            f"cpu_affinity={cores!r} is neither 'auto' nor a list of core numbers, or of lists of them. This process "
+            f"may use the cores {list(usable)}."
+        )
     return tuple(given)
 
 
 def task_settings(source: Any, setter: Any, num_envs: int) -> TaskSettings:
     """Check `task_source` and `task_setter`, and tell the source how many envs share it."""
     if source is not None and not isinstance(source, TaskSource):
-        raise TypeError(
-            f"task_source={source!r} is not a TaskSource. See parallel_envs.tasks for those that are ready."
-        )
+        raise TypeError(f"task_source={source!r} is not a TaskSource: see parallel_envs.tasks.")
     if setter is not None and not callable(setter):
         raise TypeError(f"task_setter={setter!r} cannot be called. Give a function of an environment and a task.")
     if source is not None:
@@ -220,21 +288,17 @@ def task_settings(source: Any, setter: Any, num_envs: int) -> TaskSettings:
 
 
 def seeds(seed: Any, num_envs: int, envs: Sequence[int] | None = None) -> list[int | None]:
-    """Return a seed for each of the `num_envs` envs, by Gymnasium's rule.
-
-    An int counts up from env to env. A list has one seed for each env or, if `envs` is given, one for each of `envs`.
+    """Return a seed for each of the `num_envs` envs, by Gymnasium's rule. An int counts up from env to env. A list has
+    one seed for each env or, if `envs` is given, one for each of `envs`.
     """
     if seed is None:
         return [None] * num_envs
     if is_whole(seed):
         return [int(seed) + index for index in range(num_envs)]
-    if isinstance(seed, str) or not isinstance(seed, Iterable):
-        raise TypeError(f"seed={seed!r} is neither an integer nor a list of integers.")
-    given = []
-    for one in seed:
-        if one is not None and not is_whole(one):
-            raise TypeError(f"seed={seed!r} holds {one!r}, which is neither an integer nor None.")
-        given.append(None if one is None else int(one))
+    listed = list(seed) if isinstance(seed, Iterable) else [seed]
+    if not isinstance(seed, Iterable) or not all(one is None or is_whole(one) for one in listed):
+        raise TypeError(f"seed={seed!r} is neither an integer nor a list of integers, or of None.")
+    given = [None if one is None else int(one) for one in listed]
     if envs is not None and len(given) == len(envs):
         own = dict(zip(envs, given, strict=True))
         return [own.get(env) for env in range(num_envs)]
@@ -246,21 +310,12 @@ def seeds(seed: Any, num_envs: int, envs: Sequence[int] | None = None) -> list[i
     return given
 
 
-@dataclass(frozen=True, slots=True)
-class ResetArguments:
+class ResetArguments(NamedTuple):
     """The envs to reset, the options of every env by its number, and the tasks of `envs` (None: none were given)."""
 
     envs: list[int]
     options: list[dict[str, Any] | None]
     tasks: Any
-
-    def untouched(self, num_envs: int) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of the envs that are not reset, or None if all are."""
-        if len(self.envs) == num_envs:
-            return None
-        untouched = np.ones(num_envs, np.bool_)
-        untouched[self.envs] = False
-        return untouched
 
 
 def reset_arguments(options: Any, tasks: Any, env_ids: Any, num_envs: int) -> ResetArguments:
@@ -268,48 +323,37 @@ def reset_arguments(options: Any, tasks: Any, env_ids: Any, num_envs: int) -> Re
     envs = some_envs(env_ids, num_envs)
     if options is None:
         return ResetArguments(envs, [None] * num_envs, tasks)
-    if isinstance(options, Mapping):
-        return _with_one_dict(dict(options), tasks, env_ids, envs, num_envs)
-    if isinstance(options, str) or not isinstance(options, Sequence):
-        raise TypeError(f"options={options!r} is a {type(options).__name__}. Give a dict, a list of dicts, or None.")
-    for one in options:
-        if one is not None and not isinstance(one, Mapping):
-            raise TypeError(f"options={options!r} holds {one!r}. Give a dict for all, or a list with a dict for each.")
-    if len(options) != len(envs):
-        raise ValueError(f"{len(options)} options were given for {len(envs)} environments. Give one for each.")
-    each: list[dict[str, Any] | None] = [None] * num_envs
-    for env, one in zip(envs, options, strict=True):
-        each[env] = None if one is None else dict(one)
-    named = [UNSAID if one is None else one.pop("task", UNSAID) for one in (each[env] for env in envs)]
-    if all(task is UNSAID for task in named):
-        return ResetArguments(envs, each, tasks)
-    if tasks is not None:
-        raise ValueError("Tasks were given twice. Give either tasks= or options with 'task'.")
-    return ResetArguments(envs, each, named)
-
-
-def _with_one_dict(options: dict[str, Any], tasks: Any, env_ids: Any, envs: list[int], num_envs: int) -> ResetArguments:
-    """Return the arguments of a reset with one dict of options for all envs, which may hold a mask and tasks."""
-    if "reset_mask" in options:
+    if not isinstance(options, Mapping):
+        is_list = isinstance(options, Sequence) and not isinstance(options, str)
+        if not is_list or not all(one is None or isinstance(one, Mapping) for one in options):
+            raise TypeError(f"options={options!r} is neither a dict for all, nor a list with a dict or None for each.")
+        if len(options) != len(envs):
+            raise ValueError(f"{len(options)} options were given for {len(envs)} environments. Give one for each.")
+        each: list[dict[str, Any] | None] = [None] * num_envs
+        for env, one in zip(envs, options, strict=True):
+            each[env] = None if one is None else dict(one)
+        named = [UNSAID if one is None else one.pop("task", UNSAID) for one in (each[env] for env in envs)]
+        if all(task is UNSAID for task in named):
+            return ResetArguments(envs, each, tasks)
+        if tasks is not None:
+            raise ValueError("Tasks were given twice. Give either tasks= or options with 'task'.")
+        return ResetArguments(envs, each, named)
+    shared = dict(options)
+    if "reset_mask" in shared:
         if env_ids is not None:
             raise ValueError("Both env_ids and options['reset_mask'] were given. Give one of them.")
-        mask = options.pop("reset_mask")
-        if not isinstance(mask, np.ndarray):
-            raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
-        if mask.shape != (num_envs,):
-            raise ValueError(f"`options['reset_mask']` must have shape `({num_envs},)`, got {mask.shape}")
-        if mask.dtype != np.bool_:
-            raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
-        if not mask.any():
-            raise ValueError(
-                "`options['reset_mask']` must contain a boolean array with at least one True value, got "
-                f"reset_mask={mask}"
+        mask = shared.pop("reset_mask")
+        is_flags = isinstance(mask, np.ndarray) and mask.dtype == np.bool_
+        if not is_flags or mask.shape != (num_envs,) or not mask.any():
+            raise (ValueError if is_flags else TypeError)(
+                f"`options['reset_mask']` must be a numpy array of shape `({num_envs},)` and `dtype=np.bool_` with at "
+                f"least one True value, got {mask!r}: {type(mask)} of shape {np.shape(mask)}, {np.asarray(mask).dtype}"
             )
         envs = np.flatnonzero(mask).tolist()
-    if {"task", "tasks"} & set(options):
-        if tasks is not None or {"task", "tasks"} <= set(options):
+    if {"task", "tasks"} & set(shared):
+        if tasks is not None or {"task", "tasks"} <= set(shared):
             raise ValueError("Tasks were given twice. Give one of tasks=, options['tasks'] and options['task'].")
-        tasks = options.pop("tasks") if "tasks" in options else [options.pop("task")] * len(envs)
-        if not options:  # nothing else was given, so an env with a `reset` without arguments works too
+        tasks = shared.pop("tasks") if "tasks" in shared else [shared.pop("task")] * len(envs)
+        if not shared:  # nothing else was given, so an env with a `reset` without arguments works too
             return ResetArguments(envs, [None] * num_envs, tasks)
-    return ResetArguments(envs, [dict(options) for _ in range(num_envs)], tasks)
+    return ResetArguments(envs, [dict(shared) for _ in range(num_envs)], tasks)

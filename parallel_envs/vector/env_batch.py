@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import CustomSpaceError
-from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import (
@@ -25,7 +24,6 @@ from parallel_envs.engine import (
     Inherited,
     PendingRequest,
     PoolSettings,
-    SharedBlock,
     Unpicklable,
     advice_on_too_many_files,
     dump_request,
@@ -44,23 +42,18 @@ from parallel_envs.vector.shared_arrays import (
     NOT_STEPPED,
     RESET_SECONDS,
     ActionWriter,
-    ArrayPlan,
     SharedArrays,
-    snapshot,
-    unpacked,
-)
-from parallel_envs.vector.spaces import (
     assembler,
     batched_action_space,
     batched_observation_space,
     leaves,
+    snapshot,
     unknown_parts,
+    unpacked,
 )
-from parallel_envs.vector.step_loop import AnyEnv, PipedReply, ResetRequest, bell_argument
-from parallel_envs.vector.worker_envs import EnvDescription, WorkerEnvs
-from parallel_envs.vector.worker_tasks import NO_TASK, UNSAID, TaskSettings
+from parallel_envs.vector.worker_envs import AnyEnv, EnvDescription, PipedReply, ResetRequest, WorkerEnvs, bell_argument
+from parallel_envs.vector.worker_tasks import NO_TASK, TaskSettings
 
-ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
 Rows = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
 _TASK_COLUMNS = ("task_id", "_task_id", "episode_index", "_episode_index")
@@ -71,6 +64,17 @@ _LEAST_START_SECONDS = 5.0
 _MOST_STACKS = 4  # more stacks make the error too long to read
 
 
+class Faults(NamedTuple):
+    """The faults that a request reports: the deaths of workers; requests for several envs that failed as a whole in a
+    worker, with these envs; and the failures of envs. An example of the second is a request that could not be
+    unpickled. No single env can be blamed, and it is not known which of the envs have done what was asked.
+    """
+
+    deaths: dict[int, Death]
+    workers: dict[int, tuple[list[int], Failure]]
+    envs: dict[int, Failure]
+
+
 class EnvBatch:
     """Envs `0 .. len(factories) - 1`, each in a worker, and their arrays.
 
@@ -79,14 +83,15 @@ class EnvBatch:
     Workers that are forked from this process, now or in the place of a dead one, inherit the factories and the task
     settings as they are in this process when it forks: nothing of them is pickled.
 
-    Every worker imports the modules in `preload` before it makes its envs. This costs nothing in workers that come from
-    a fork server, which has imported them already, or are forked from this process, which imports them first.
+    Every worker imports the modules of `settings.preload` before it makes its envs. This costs nothing in workers that
+    come from a fork server, which has imported them already, or are forked from this process, which imports them first.
 
     Attributes:
         slices: The envs of each worker: contiguous, and as even as possible, with the larger slices first.
         owner: The worker of each env.
         key: The key of the `WorkerEnvs` in each worker.
         observation_spaces, action_spaces: The space of one env, and the space of the batch.
+        tells_tasks: Whether tasks are in use, so that infos contain them.
     """
 
     def __init__(
@@ -96,27 +101,24 @@ class EnvBatch:
         settings: PoolSettings,
         *,
         autoreset_mode: AutoresetMode,
-        observation_mode: ObservationMode,
+        observation_mode: Any,
         shared_memory: bool | None,
         num_sets: int,
         tasks: TaskSettings,
-        preload: Sequence[str] = (),
     ) -> None:
         self.num_envs = len(factories)
         self._factories, self._mode, self._tasks = factories, autoreset_mode, tasks
-        self._start_timeout, self._preload = settings.start_timeout, tuple(preload)
-        least, more = divmod(self.num_envs, num_workers)
-        sizes = [least + (worker < more) for worker in range(num_workers)]
-        starts = [sum(sizes[:worker]) for worker in range(num_workers)]
-        self.slices = tuple(range(start, start + size) for start, size in zip(starts, sizes, strict=True))
+        self._start_timeout, self._preload = settings.start_timeout, settings.preload[1:]  # without our own module
+        parts = np.array_split(np.arange(self.num_envs), num_workers)
+        self.slices = tuple(range(int(part[0]), int(part[-1]) + 1) for part in parts)
         self.owner = [worker for worker, held in enumerate(self.slices) for _ in held]
         is_forked_here = settings.start_method == "fork" and settings.backend in ("process", "auto")
         if is_forked_here and (unloadable := load_modules(self._preload)) is not None:
             raise _unloadable(self._preload, "this process, from which workers are forked", *unloadable)
         self._inherited = [Inherited(factory) for factory in factories] if is_forked_here else None
         self._inherited_tasks = Inherited(tasks)
-        self._block: SharedBlock | None = None
-        self._attached: tuple[ArrayPlan, SharedBlock, Space[Any]] | None = None
+        self.tells_tasks = tasks.source is not None
+        self._has_arrays = self._all_have_tasks = False
         self._unmade: set[int] = set()
         """Workers without usable envs: their envs are being replaced, or could not be made."""
         self._missing: set[int] = set()
@@ -147,7 +149,9 @@ class EnvBatch:
     # ---- construction ---------------------------------------------------------------------------------------------
 
     def _build(self, workers: Sequence[int]) -> dict[int, EnvDescription]:
-        """Have the workers make their envs. Raise the error of the first worker or env that fails."""
+        """Have the workers make their envs. Raise the error of the first worker or env that fails. If a factory cannot
+        be pickled, the error names its part and says what to do.
+        """
         if self._preload:
             loaded = self.pool.send(dict.fromkeys(workers, Call(HOST, "load", (self._preload,))))
             self._await(loaded, _CONSTRUCTION, self._start_timeout)
@@ -170,7 +174,24 @@ class EnvBatch:
         try:
             built = self.pool.send(calls)
         except Unpicklable as error:
-            raise _unpicklable_factory(self._factories, error) from error
+            unsent = next((index for index, one in enumerate(self._factories) if not picklable(one)), None)
+            if unsent is None:
+                raise
+            factory = self._factories[unsent]
+            spec = next((arg for arg in getattr(factory, "args", ()) if isinstance(arg, EnvSpec)), None)
+            if spec is None or picklable(spec):
+                part = unpicklable_part(factory, f"env_fns[{unsent}]")
+            else:  # the factory of an id: the user knows its registration
+                part = unpicklable_part(spec, f"gymnasium.spec({spec.id!r})")
+            advice = (
+                "Make it inside the function that makes the environment, or in the environment's __init__, or use "
+                "context='fork', whose workers inherit it as it is, or backend='thread'."
+            )
+            if ".metadata[" in part:
+                advice = "Leave it out of metadata (an attribute set in __init__ may hold it), or use backend='thread'."
+            raise Unpicklable(
+                f"{part} cannot be pickled, so it cannot travel to a worker process. {advice} ({error.__cause__!r})"
+            ) from error
         self._await(built, _CONSTRUCTION, self._start_timeout)
         described = self.pool.send(dict.fromkeys(workers, Call(self.key, "describe")))
         self._await(described, _CONSTRUCTION, self._start_timeout)
@@ -186,36 +207,30 @@ class EnvBatch:
             ) from CustomSpaceError(f"unknown space {part!r}")
         parts = leaves(single)
         sent = parts if shared_memory is not False else tuple(dataclasses.replace(leaf, piped=True) for leaf in parts)
-        plan = ArrayPlan.of(sent, action, self.num_envs, self.pool.num_workers, num_sets)
         with advice_on_too_many_files():
-            self._block = SharedBlock.create(plan.num_bytes)
-        self.arrays = SharedArrays(plan, self._block)
+            self.arrays = SharedArrays(sent, leaves(action), self.num_envs, self.pool.num_workers, num_sets)
+        self._has_arrays = True
         self._task_ids, self._episodes = self.arrays.rows["task_id"], self.arrays.rows["episode_index"]
         self._task_ids[:] = NO_TASK
         self._episodes[:] = -1
-        self._all_have_tasks = False
         self._all_rows = np.ones(self.num_envs, np.bool_)
         self.actions = ActionWriter(self.arrays, action)
         self._info_reader = InfoReader(self.arrays.info_schemas, self.arrays.info_rows)
         self._assemble = assembler(single)
-        self._sets: list[list[Any]] = []
+        self._sets: list[list[Any]] = [list(arrays) for arrays in self.arrays.observations]
         """For each set and leaf the column that the caller reads: a shared array, or for a leaf that travels by pipe an
         array of this process, or a list with one item for each env if the leaf has no fixed shape.
         """
-        for arrays in self.arrays.observations:
-            columns: list[Any] = list(arrays)
+        for columns in self._sets:
             for position, leaf in enumerate(parts):
-                if columns[position] is None and leaf.fixed:
-                    columns[position] = np.zeros((self.num_envs, *leaf.shape), leaf.dtype)
-                elif columns[position] is None:
-                    columns[position] = [None] * self.num_envs
-            self._sets.append(columns)
-        self._attached = plan, self._block, action
+                if columns[position] is None:
+                    shape = self.num_envs, *leaf.shape
+                    columns[position] = np.zeros(shape, leaf.dtype) if leaf.fixed else [None] * self.num_envs
 
     def _attach(self, workers: Sequence[int]) -> None:
         """Give the workers their arrays."""
-        assert self._attached is not None
-        calls = {worker: Call(self.key, "attach", (*self._attached, worker)) for worker in workers}
+        given = self.arrays, self.action_spaces[0]
+        calls = {worker: Call(self.key, "attach", (*given, worker)) for worker in workers}
         self._await(self.pool.send(calls), _CONSTRUCTION, self._start_timeout)
 
     def _await(self, pending: PendingRequest, doing: str, timeout: float | None) -> None:
@@ -231,8 +246,8 @@ class EnvBatch:
 
     def close(self, timeout: float) -> None:
         self.pool.close(timeout)
-        if self._block is not None:
-            self._block.close()
+        if self._has_arrays:
+            self.arrays.block.close()
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
@@ -253,8 +268,7 @@ class EnvBatch:
         self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[Any]] | None
     ) -> list[PendingRequest]:
         """Send each of these envs a step request of its own. Return the requests, each labelled with its env's number.
-
-        Call `check_loose` first: a part that cannot be pickled must be refused before any env is asked.
+        Call `check_can_travel` first: a part that cannot be pickled must be refused before any env is asked.
         """
         bells = []
         for env in envs:
@@ -277,10 +291,9 @@ class EnvBatch:
         return self.ask("report_lost", envs, which_set)
 
     def ask(self, method: str, envs: Sequence[int] | Mapping[int, Any], *args: Any) -> PendingRequest:
-        """Call a method of `WorkerEnvs` in the workers of some envs. The label of the request lists the envs.
-
-        The first argument of the method is the part of `envs` (a list of envs, or a dict by env) that belongs to the
-        worker; `args` follow.
+        """Call a method of `WorkerEnvs` in the workers of some envs. The label of the request lists the envs. The first
+        argument of the method is the part of `envs` (a list of envs, or a dict by env) that belongs to the worker;
+        `args` follow.
         """
         calls = {}
         for worker, held in self.holders(envs):
@@ -293,15 +306,10 @@ class EnvBatch:
         """Call a method of `WorkerEnvs` in every worker and drop the reply. It runs before any later request."""
         self.pool.forget(self.pool.call_all(self.key, method, *args))
 
-    def check_loose(self, loose: Mapping[int, list[Any]] | None) -> None:
-        """Raise `Unpicklable` if a part of these actions cannot be sent to a worker."""
-        if loose is not None and self._in_process:
-            dump_request(loose)
-
-    def check_can_travel(self, requests: Sequence[ResetRequest]) -> None:
-        """Raise `Unpicklable` if one of these requests cannot be sent to a worker."""
-        if self._in_process and any(request.options is not None or request.task is not UNSAID for request in requests):
-            dump_request(requests)
+    def check_can_travel(self, content: Any) -> None:
+        """Raise `Unpicklable` if this content of a request cannot be sent to a worker."""
+        if self._in_process:
+            dump_request(content)
 
     def holders(self, envs: Iterable[int]) -> list[tuple[int, range]]:
         """Return the workers that hold these envs, each with all its envs."""
@@ -310,9 +318,8 @@ class EnvBatch:
     # ---- answers --------------------------------------------------------------------------------------------------
 
     def take_in(self, requests: Iterable[PendingRequest], which_set: int) -> dict[int, Info]:
-        """Store the parts of answers that came by pipe. Return the infos among them, by env.
-
-        Call it even if an error is raised afterwards, since workers do not send anything twice.
+        """Store the parts of answers that came by pipe. Return the infos among them, by env. Call it even if an error
+        is raised afterwards, since workers do not send anything twice.
         """
         pickled: dict[int, Info] = {}
         requests = list(requests)
@@ -366,14 +373,12 @@ class EnvBatch:
         arrays = self.arrays
         return observations, arrays.rewards[envs], arrays.terminated[envs], arrays.truncated[envs]
 
-    def single(
-        self, env: int, which_set: int, pickled: Mapping[int, Info], *, tasks: bool
-    ) -> tuple[Any, float, bool, bool, Info]:
-        """Return the results of one env as the env itself would return them from a step. `tasks`: as in `infos`."""
+    def single(self, env: int, which_set: int, pickled: Mapping[int, Info]) -> tuple[Any, float, bool, bool, Info]:
+        """Return the results of one env as the env itself would return them from a step."""
         observation = self._assemble([snapshot(column[env]) for column in self._sets[which_set]])
         row = self.arrays.rows[env]
-        (info,) = self.infos_list(pickled, (env,), tasks=tasks)
-        return observation, float(row["reward"]), bool(row["terminated"]), bool(row["truncated"]), info
+        flags = bool(row["terminated"]), bool(row["truncated"])
+        return observation, float(row["reward"]), *flags, self._info(env, pickled)
 
     def infos(
         self,
@@ -381,57 +386,48 @@ class EnvBatch:
         envs: npt.NDArray[np.intp] | None = None,
         only: Sequence[int] | None = None,
         *,
-        tasks: bool,
-    ) -> Info:
-        """Return the infos of `envs` (None: of all envs) as one batch.
+        as_list: bool,
+    ) -> Any:
+        """Return the infos of `envs` (None: of all envs): as one batch, or as a list of each as its env returned it.
 
-        With `tasks` they contain the task and the episode of each row. `only`: infos of other envs are left out, since
-        they are older.
+        If tasks are in use, they contain the task and the episode of each row. `only`: infos of other envs are left
+        out, since they are older.
         """
-        if only is not None:
-            self._clear_infos_but(only)
-        infos = self._info_reader.batch(envs, pickled)
-        return {**self._task_columns(envs, only), **infos} if tasks else infos
-
-    def infos_list(
-        self, pickled: Mapping[int, Info], envs: Iterable[int], only: Sequence[int] | None = None, *, tasks: bool
-    ) -> list[Info]:
-        """Return the infos of `envs` as a list, each as its env returned it. `only` and `tasks`: as in `infos`."""
-        if only is not None:
-            self._clear_infos_but(only)
-        infos, marked = [], None if only is None else set(only)
-        for env in envs:
-            info = self._info_reader.single(env, pickled)
-            if tasks and (marked is None or env in marked):
-                row = self.arrays.rows[env]
-                info = {"episode_index": int(row["episode_index"]), **info}
-                if row["task_id"] != NO_TASK:
-                    info = {"task_id": int(row["task_id"]), **info}
-            infos.append(info)
-        return infos
-
-    def _clear_infos_but(self, only: Sequence[int]) -> None:
-        if len(only) < self.num_envs:
+        if only is not None and len(only) < self.num_envs:
             others = np.ones(self.num_envs, np.bool_)
             others[only] = False
             self.arrays.info_schemas[others] = 0
-
-    def _task_columns(self, envs: npt.NDArray[np.intp] | None, only: Sequence[int] | None) -> Info:
-        """Return the columns of the tasks and episodes of `envs`. Rows of envs not in `only` are masked."""
+        if as_list:
+            numbers = range(self.num_envs) if envs is None else envs.tolist()
+            new = None if only is None else set(only)
+            return [self._info(env, pickled, new is None or env in new) for env in numbers]
+        infos = self._info_reader.batch(envs, pickled)
+        if not self.tells_tasks:
+            return infos
         tasks, episodes, mask = self._task_ids, self._episodes, self._all_rows.copy()
         if envs is not None:
             tasks, episodes, mask = tasks[envs], episodes[envs], mask[: len(envs)]
         if only is not None:
             mask[:] = False
             mask[only] = True
-        else:  # tasks are never unset, so once all envs have one the rows need not be searched any more
-            self._all_have_tasks = self._all_have_tasks or not (self._task_ids == NO_TASK).any()
-            if self._all_have_tasks:
-                columns = tasks.copy(), mask, episodes.copy(), mask.copy()
-                return dict(zip(_TASK_COLUMNS, columns, strict=True))
-        has_task = mask & (tasks != NO_TASK)
-        columns = np.where(has_task, tasks, 0), has_task, np.where(mask, episodes, 0), mask
-        return dict(zip(_TASK_COLUMNS, columns, strict=True))
+        elif not self._all_have_tasks:  # tasks are never unset, so once all envs have one the rows need no search
+            self._all_have_tasks = not (self._task_ids == NO_TASK).any()
+        if only is None and self._all_have_tasks:
+            columns = tasks.copy(), mask, episodes.copy(), mask.copy()
+        else:
+            has_task = mask & (tasks != NO_TASK)
+            columns = np.where(has_task, tasks, 0), has_task, np.where(mask, episodes, 0), mask
+        return {**dict(zip(_TASK_COLUMNS, columns, strict=True)), **infos}
+
+    def _info(self, env: int, pickled: Mapping[int, Info], is_new: bool = True) -> Info:
+        """Return the info of one env as the env returned it, with its task and episode if tasks are in use."""
+        info = self._info_reader.single(env, pickled)
+        if self.tells_tasks and is_new:
+            row = self.arrays.rows[env]
+            info = {"episode_index": int(row["episode_index"]), **info}
+            if row["task_id"] != NO_TASK:
+                info = {"task_id": int(row["task_id"]), **info}
+        return info
 
     def episode_of(self, env: int) -> int:
         """Return the number of the episode that an env is in; -1 before the first."""
@@ -464,27 +460,26 @@ class EnvBatch:
     def use_autoreset_mode(self, mode: AutoresetMode) -> None:
         """Use this mode in all workers, also in workers that replace others."""
         self._mode = mode
-        self.tell_all("use_autoreset_mode", mode)
+        self.tell_all("change", mode)
 
     def use_tasks(self) -> None:
         """Tell all workers that tasks are in use, also workers that replace others."""
+        self.tells_tasks = True
         self._tasks = dataclasses.replace(self._tasks, in_use=True)
         self._inherited_tasks = Inherited(self._tasks)
-        self.tell_all("tell_tasks")
+        self.tell_all("set_tasks", {})
 
     def replace(self, worker: int, timeout: float | None = None) -> None:
-        """Start a fresh worker with fresh envs in the place of one that is dead or hangs.
-
-        Raise `WorkerStartError` if the process does not run within `start_timeout` or within `timeout`. `timeout`
-        belongs to a step or a reset, which may be far shorter than the start of a process, so it counts as at least 5
-        seconds.
+        """Start a fresh worker with fresh envs in the place of one that is dead or hangs. Raise `WorkerStartError` if
+        the process does not run within `start_timeout` or within `timeout`. `timeout` belongs to a step or a reset,
+        which may be far shorter than the start of a process, so it counts as at least 5 seconds.
         """
         self._unmade.add(worker)
         longest = [] if timeout is None else [max(timeout, _LEAST_START_SECONDS)]
         longest += [] if self._start_timeout is None else [self._start_timeout]
         self.pool.restart(worker, min(longest, default=None))
         self._build((worker,))
-        if self._attached is not None:
+        if self._has_arrays:
             self._attach((worker,))
         self._unmade.discard(worker)
         self._missing.difference_update(self.slices[worker])
@@ -516,42 +511,29 @@ class EnvBatch:
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 
-    def failures(self, pending: PendingRequest) -> dict[int, Failure]:
-        """Return the failures of envs. If a request to a single env fails as a whole, the failure is the env's."""
-        failures: dict[int, Failure] = {}
-        for worker, reply in pending.replies.items():
-            if reply.failure is not None:
-                if len(asked := self._asked_envs(pending, worker)) == 1:
-                    failures[asked[0]] = reply.failure
+    def faults(self, pending: PendingRequest) -> Faults:
+        """Return all faults that the replies report. A request to a single env that fails as a whole is the env's."""
+        faults = Faults({}, {}, {})
+        for worker, reply in sorted(pending.replies.items(), key=lambda item: item[0]):
+            if reply.death is not None:
+                faults.deaths[worker] = reply.death
+            elif reply.failure is not None:
+                asked, held = pending.label, self.slices[worker]  # None (all), an env, or a list
+                labelled = held if asked is None else [asked] if isinstance(asked, int) else asked
+                envs = [env for env in labelled if env in held]
+                if len(envs) == 1:
+                    faults.envs[envs[0]] = reply.failure
+                else:
+                    faults.workers[worker] = envs, reply.failure
             elif isinstance(reply.value, PipedReply):
-                failures |= reply.value.failures
-        return failures
-
-    def worker_failures(self, pending: PendingRequest) -> dict[int, tuple[list[int], Failure]]:
-        """Return the workers in which a request for several envs failed as a whole, with these envs and the failure.
-
-        An example is a request that could not be unpickled. No single env can be blamed, and it is not known which of
-        the envs have done what was asked.
-        """
-        return {
-            worker: (asked, reply.failure)
-            for worker, reply in pending.replies.items()
-            if reply.failure is not None and len(asked := self._asked_envs(pending, worker)) > 1
-        }
-
-    def _asked_envs(self, pending: PendingRequest, worker: int) -> list[int]:
-        """Return envs of a worker that a request is for. The label of the request is None (all), an env, or a list."""
-        held = self.slices[worker]
-        if pending.label is None:
-            return list(held)
-        labelled = [pending.label] if isinstance(pending.label, int) else pending.label
-        return [env for env in labelled if env in held]
+                faults.envs.update(reply.value.failures)
+        return faults
 
     def unanswered(self, pending: PendingRequest) -> list[int]:
         """Return the envs that have raised or died instead of answering, as far as is known."""
-        dead = [env for worker, reply in pending.replies.items() if reply.death for env in self.slices[worker]]
-        in_doubt = [env for asked, _ in self.worker_failures(pending).values() for env in asked]
-        return sorted({*dead, *in_doubt, *self.failures(pending)})
+        deaths, workers, envs = self.faults(pending)
+        dead = [env for worker in deaths for env in self.slices[worker]]
+        return sorted({*dead, *(env for asked, _ in workers.values() for env in asked), *envs})
 
     def dead_workers(self, pending: PendingRequest) -> dict[int, Death]:
         """Return the workers that died instead of answering and have not been replaced since."""
@@ -561,26 +543,21 @@ class EnvBatch:
             if reply.death is not None and self.needs_replacing(worker)
         }
 
-    def still_broken(self, pending: PendingRequest) -> bool:
-        """Return whether a request reports a fault that has not been mended since."""
-        return bool(self.dead_workers(pending) or self.worker_failures(pending) or self.failures(pending))
-
     def late_envs(self, pending: PendingRequest) -> list[int]:
         """Return the envs of the workers that have not replied yet."""
         return [env for worker in sorted(pending.waiting) for env in self.slices[worker]]
 
     def check(self, pending: PendingRequest, doing: str, *, advice: str = "") -> None:
         """Raise the fault that the replies report: a dead worker first, then a failed worker, then errors of envs."""
-        replies = sorted(pending.replies.items(), key=lambda item: item[0])
-        deaths = {worker: reply.death for worker, reply in replies if reply.death is not None}
-        for worker, death in deaths.items():
+        faults = self.faults(pending)
+        for worker, death in faults.deaths.items():
             if self.pool.death(worker) is not None:
                 raise worker_died(death, self.slices[worker], doing, advice=advice)
-        for worker, (asked, failure) in self.worker_failures(pending).items():
+        for worker, (asked, failure) in faults.workers.items():
             raise worker_error(failure, worker, asked, doing)
-        if failures := self.failures(pending):
-            raise env_error(failures, self.raised_during(failures, doing))
-        for worker, death in deaths.items():  # of workers that have been replaced since
+        if faults.envs:
+            raise env_error(faults.envs, self.raised_during(faults.envs, doing))
+        for worker, death in faults.deaths.items():  # of workers that have been replaced since
             raise worker_died(death, self.slices[worker], doing)
 
     def raised_during(self, envs: Iterable[int], doing: str) -> str:
@@ -608,26 +585,4 @@ def _unloadable(preload: Sequence[str], where: str, module: str, failure: Failur
         name=module,
     )
     error.__cause__ = failure.origin()
-    return error
-
-
-def _unpicklable_factory(factories: Sequence[Any], error: Unpicklable) -> TypeError:
-    """Return the error that names the part of a factory that cannot be pickled, and says what to do."""
-    for index, factory in enumerate(factories):
-        if picklable(factory):
-            continue
-        spec = next((arg for arg in getattr(factory, "args", ()) if isinstance(arg, EnvSpec)), None)
-        if spec is None or picklable(spec):
-            part = unpicklable_part(factory, f"env_fns[{index}]")
-        else:  # the factory of an id: the user knows its registration
-            part = unpicklable_part(spec, f"gymnasium.spec({spec.id!r})")
-        advice = (
-            "Make it inside the function that makes the environment, or in the environment's __init__, or use "
-            "context='fork', whose workers inherit it as it is, or backend='thread'."
-        )
-        if ".metadata[" in part:
-            advice = "Leave it out of metadata (an attribute set in __init__ may hold it), or use backend='thread'."
-        return Unpicklable(
-            f"{part} cannot be pickled, so it cannot travel to a worker process. {advice} ({error.__cause__!r})"
-        )
     return error

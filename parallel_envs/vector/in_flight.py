@@ -22,17 +22,17 @@ import enum
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
 from parallel_envs.engine import PendingRequest, WorkerPool
 from parallel_envs.errors import ClosedError
-from parallel_envs.vector import checks
+from parallel_envs.vector import arguments
 from parallel_envs.vector.env_batch import EnvBatch
-from parallel_envs.vector.recovery import WAIT_ADVICE, FailurePolicy, Retry
-from parallel_envs.vector.step_loop import ResetRequest
+from parallel_envs.vector.recovery import WAIT_ADVICE, Awaited, Recovery
+from parallel_envs.vector.worker_envs import ResetRequest
 
 
 class State(enum.Enum):
@@ -61,7 +61,8 @@ class PendingCall:
     Attributes:
         failed: Whether an error of the request has been raised after which it may be waited for again, or dropped.
         waited_for: Whether a `*_wait` call has waited for the request. The call may have raised since.
-        closed: Whether `close` was called. A manager is also closed when its pool is.
+        closed: Whether `close` was called. The state stays, for the call that is waiting now. A manager is also closed
+            when its pool is.
     """
 
     def __init__(self, owner: str, pool: WorkerPool) -> None:
@@ -76,15 +77,10 @@ class PendingCall:
             return f"belongs to process {self.pool.forked_from}"
         if self.closed or self.pool.closed:
             return "closed"
-        match self.state:
-            case State.IDLE:
-                return "idle"
-            case State.ASKING:
-                return "cut short, needs a reset"
-            case _ if self.failed:
-                return f"{self.state.value} failed"
-            case _:
-                return f"waiting for {self.state.value}"
+        if self.failed:
+            return f"{self.state.value} failed"
+        others = {State.IDLE: "idle", State.ASKING: "cut short, needs a reset"}
+        return others.get(self.state, f"waiting for {self.state.value}")
 
     @contextlib.contextmanager
     def asking(self, becomes: State) -> Iterator[None]:
@@ -97,29 +93,13 @@ class PendingCall:
             raise
         self.state = becomes
 
-    def awaited(self, state: State) -> PendingRequest:
-        """Return the request of the request that was begun as `state`, and record that it was waited for."""
-        pending = self.pending
-        if self.state is State.ASKING or self.closed or self.pool.closed:
-            raise self.error(_ENDS[state])
-        if self.state is not state or pending is None:
-            asked = f"{state.value}_wait"
-            raise NoAsyncCallError(f"Calling `{asked}` without any prior call to `{state.value}_async`.", state.value)
-        self.waited_for = True
-        return pending
-
     def end(self) -> None:
         """Return to IDLE, since the results are complete."""
         self.state, self.pending, self.failed, self.waited_for = State.IDLE, None, False, False
 
-    def close(self) -> None:
-        """Refuse requests from now on. The state stays, for the call that is waiting now."""
-        self.closed = True
-
     def forgotten(self) -> str | None:
-        """Return the warning, in Gymnasium's words, about a request that `close` would drop without a wait for it.
-
-        A request that was waited for is not forgotten: the wait has raised (a timeout, a dead worker, Ctrl-C). Requests
+        """Return the warning, in Gymnasium's words, about a request that `close` would drop without a wait for it. A
+        request that was waited for is not forgotten: the wait has raised (a timeout, a dead worker, Ctrl-C). Requests
         of `send` are never waited for as a whole. Call this only while no other call of the manager is running.
         """
         was_begun = self.state in (State.RESET, State.STEP, State.CALL)
@@ -140,12 +120,13 @@ class PendingCall:
         if self.state is not State.IDLE or self.closed or self.pool.closed:
             raise self.error(asked)
 
-    def check_sent(self) -> None:
-        """Raise unless requests were sent whose results may be received."""
+    def check_begun(self, state: State) -> None:
+        """Raise unless a request that has this state was begun."""
         if self.state is State.ASKING or self.closed or self.pool.closed:
-            raise self.error("recv")
-        if self.state is not State.SEND:
-            raise NoAsyncCallError("Calling `recv` without any prior call to `send`.", "send")
+            raise self.error(_ENDS[state])
+        if self.state is not state:
+            begin = "send" if state is State.SEND else f"{state.value}_async"
+            raise NoAsyncCallError(f"Calling `{_ENDS[state]}` without any prior call to `{begin}`.", state.value)
 
     def error(self, asked: str) -> Exception:
         """Return the error of calling the method `asked` in this state."""
@@ -183,15 +164,14 @@ class EnvRequest(NamedTuple):
 
 
 class InFlight:
-    """The requests to single envs that `send` and `send_reset` start and `recv` ends: at most one for each env.
-
-    Each request is to be answered within the seconds that a step or a reset may take (None: no limit).
+    """The requests to single envs that `send` and `send_reset` start and `recv` ends: at most one for each env. Each
+    request is to be answered within the seconds that a step or a reset may take (None: no limit).
     """
 
     def __init__(
-        self, batch: EnvBatch, policy: FailurePolicy, step_seconds: float | None, reset_seconds: float | None
+        self, batch: EnvBatch, recovery: Recovery, step_seconds: float | None, reset_seconds: float | None
     ) -> None:
-        self._batch, self._policy = batch, policy
+        self._batch, self._recovery = batch, recovery
         self._seconds = {"step": step_seconds, "reset": reset_seconds}
         self._requests: dict[int, EnvRequest] = {}
         self._resolved: dict[int, list[PendingRequest]] = {}
@@ -203,12 +183,8 @@ class InFlight:
         return iter(self._requests.values())
 
     def of(self, env: int) -> EnvRequest | None:
-        """Return the request of an env, or None."""
-        return self._requests.get(env)
-
-    def among(self, envs: Iterable[int]) -> list[int]:
-        """Return the envs in `envs` that have a request in flight."""
-        return [env for env in envs if env in self._requests]
+        """Return the request of an env, or None. Negative numbers count from the end."""
+        return self._requests.get(env + self._batch.num_envs if env < 0 else env)
 
     # ---- starting -------------------------------------------------------------------------------------------------
 
@@ -256,9 +232,8 @@ class InFlight:
         return [request.env for request in self.answered(1)]
 
     def ready(self, count: int, timeout: float | None) -> int:
-        """Wait until `count` requests are answered or the time is up. Return how many are answered.
-
-        Deadlines of requests are not checked here: see `wait`.
+        """Wait until `count` requests are answered or the time is up. Return how many are answered. Deadlines of
+        requests are not checked here: see `wait`.
         """
         until = math.inf if timeout is None else time.monotonic() + timeout
         has_looked = False
@@ -279,28 +254,39 @@ class InFlight:
     def wait(
         self, ready: Callable[[], list[EnvRequest]], timeout: float | None, only: EnvRequest | None = None
     ) -> list[EnvRequest]:
-        """Wait until `ready` returns requests, and return them. Raise `StepTimeout` for `timeout` or for a late env.
-
-        If a worker has died, its requests (`only`: this request) are resolved at once, however many others are still
+        """Wait until `ready` returns requests, and return them. Raise `StepTimeout` for `timeout` or for a late env. If
+        a worker has died, its requests (`only`: this request) are resolved at once, however many others are still
         unanswered: the error is raised, or the worker is replaced.
         """
-        until = math.inf if timeout is None else time.monotonic() + checks.seconds("timeout", timeout)
-        while not ready() and self._batch.pool.pump(0.0):
+        until = math.inf if timeout is None else time.monotonic() + arguments.seconds("timeout", timeout)
+        pool = self._batch.pool
+        while not ready() and pool.pump(0.0):
             pass  # answers that arrived since the last call are not late
         while True:
-            seen = self._batch.pool.num_pumps
+            seen = pool.num_pumps
             if found := ready():
                 return found
-            if self._resolve_dead([only] if only is not None else list(self)):
+            undecided = [request for request in (self if only is None else [only]) if request.env not in self._resolved]
+            dead = [one for one in undecided if any(reply.death for reply in one.pending.replies.values())]
+            for request in dead:
+                self._resolve(request)
+            if dead:
                 continue  # that took time, in which all others may have answered
-            self._batch.pool.check_open("What was sent was waited for")
-            if self._stop_or_raise_late():
-                continue
+            pool.check_open("What was sent was waited for")
+            now = time.monotonic()
+            late = [request for request in self if now > request.deadline and not request.pending.done]
+            for request in late:
+                if not request.pending.done:  # its worker may have been killed for another env meanwhile
+                    # If it is waited for again after an error, it has the full time once more.
+                    self._requests[request.env] = request._replace(deadline=self._deadline(request.doing))
+                    self._recovery.stop_or_raise(self._awaited(request), [request.env])
+            if late:
+                continue  # a worker was killed: its envs count as answered
             if time.monotonic() >= until:
                 missing = [request.env for request in self if not request.pending.done]
                 raise self._batch.timeout("recv", timeout, missing, advice=WAIT_ADVICE)
             wake = min([until, *(request.deadline for request in self if not request.pending.done)])
-            self._batch.pool.pump(None if wake == math.inf else max(wake - time.monotonic(), 0.0) + 1e-3, seen)
+            pool.pump(None if wake == math.inf else max(wake - time.monotonic(), 0.0) + 1e-3, seen)
 
     def finish(self, requests: Sequence[EnvRequest]) -> list[PendingRequest]:
         """End answered requests. Return the requests that hold their answers. If one has failed, its error is raised,
@@ -314,42 +300,19 @@ class InFlight:
             del self._requests[request.env]
         return [pending for request in requests for pending in self._resolved.pop(request.env)]
 
-    def _resolve_dead(self, requests: Sequence[EnvRequest]) -> bool:
-        """Resolve the requests whose workers have died. Return whether there were any."""
-        resolved = False
-        for request in requests:
-            replies = request.pending.replies
-            if replies and request.env not in self._resolved and any(reply.death for reply in replies.values()):
-                self._resolve(request)
-                resolved = True
-        return resolved
-
     def _resolve(self, request: EnvRequest) -> None:
         """Mend the faults that a request reports, once. If that fails, the request has ended with its error."""
-        seconds, retry = self._seconds[request.doing], self._retry_of(request)
         try:
-            self._resolved[request.env] = self._policy.resolve(request.pending, request.doing, seconds, retry)
+            self._resolved[request.env] = self._recovery.resolve(self._awaited(request))
         except Exception:
             self._batch.take_in([request.pending], request.which_set)
             del self._requests[request.env]
             raise
 
-    def _stop_or_raise_late(self) -> bool:
-        """Raise the error of a late env, or kill its worker. Return whether a worker was killed: its envs then count
-        as answered.
-        """
-        stopped, now = False, time.monotonic()
-        for request in [request for request in self if now > request.deadline]:
-            if not request.pending.done:  # its worker may have been killed for another env meanwhile
-                # If it is waited for again after an error, it has the full time once more.
-                self._requests[request.env] = request._replace(deadline=self._deadline(request.doing))
-                retry, seconds = self._retry_of(request), self._seconds[request.doing]
-                self._policy.stop_or_raise(request.pending, [request.env], request.doing, seconds, retry)
-                stopped = True
-        return stopped
+    def _awaited(self, request: EnvRequest) -> Awaited:
+        def retry(envs: Sequence[int]) -> PendingRequest:
+            if request.reset is None:
+                return self._batch.report_lost([request.env], request.which_set)
+            return self._batch.reset([dataclasses.replace(request.reset, restarted=True)], request.which_set)
 
-    def _retry_of(self, request: EnvRequest) -> Retry:
-        if request.reset is None:
-            return lambda envs: self._batch.report_lost([request.env], request.which_set)
-        again = dataclasses.replace(request.reset, restarted=True)
-        return lambda envs: self._batch.reset([again], request.which_set)
+        return Awaited(request.pending, request.doing, self._seconds[request.doing], retry)

@@ -125,10 +125,8 @@ class InfoWriter:
         self._announced: set[int] = set()
 
     def write(self, index: int, info: Info) -> tuple[int, Schema | None]:
-        """Write the info of env `index`.
-
-        Returns the number of its schema, or `EMPTY`, or `PICKLED` if the info must be sent by pipe; and the schema
-        itself if it must be announced to the caller.
+        """Write the info of env `index`. Returns the number of its schema, or `EMPTY`, or `PICKLED` if the info must be
+        sent by pipe; and the schema itself if it must be announced to the caller.
         """
         if not info:
             return EMPTY, None
@@ -234,8 +232,7 @@ class InfoReader:
         for row, number in enumerate(numbers.tolist()):
             if number != EMPTY:
                 env = row if indices is None else int(indices[row])
-                info = pickled.get(env, {}) if number == PICKLED else self._schemas[number].unpack(self._rows[env])
-                add_info(infos, info, row, len(numbers))
+                add_info(infos, self.single(env, pickled), row, len(numbers))
         return infos
 
     def _by_columns(self, number: int, indices: npt.NDArray[np.intp] | None, present: npt.NDArray[np.bool_]) -> Info:
@@ -262,7 +259,6 @@ class InfoReader:
 
 def add_info(infos: Info, info: Mapping[Any, Any], row: int, num_rows: int) -> Info:
     """Put the info of one env into the batch `infos`, in Gymnasium's layout: `infos[key]` and the mask `infos["_key"]`.
-
     Returns `infos`.
     """
     for key, value in info.items():

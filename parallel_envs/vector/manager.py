@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +19,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from parallel_envs.choices import Autoreset, Backend, ObservationMode, OnFailure, StartMethod, words
 from parallel_envs.engine import (
-    BACKENDS,
-    START_METHODS,
     Failure,
     PendingRequest,
     PoolSettings,
@@ -35,17 +32,25 @@ from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
 from parallel_envs.threads import NOT_HELD, CallGuard, one_thread
-from parallel_envs.vector import arguments, checks
+from parallel_envs.vector import arguments
 from parallel_envs.vector.arguments import EnvFactory, EnvIds, Options, Seed
 from parallel_envs.vector.env_batch import EnvBatch
 from parallel_envs.vector.in_flight import EnvRequest, InFlight, PendingCall, State
 from parallel_envs.vector.infos import Info
-from parallel_envs.vector.recovery import WAIT_ADVICE, FailurePolicy, Recovery, Retry, env_error, unreadable_result
-from parallel_envs.vector.remotes import Remote, RemoteMethod, RemoteRequests, Remotes
+from parallel_envs.vector.recovery import (
+    WAIT_ADVICE,
+    Awaited,
+    Recovery,
+    RestartBudget,
+    Retry,
+    env_error,
+    env_names,
+    unreadable_result,
+)
+from parallel_envs.vector.remotes import Remote, RemoteMethod, RemoteRequests
 from parallel_envs.vector.shared_arrays import unpacked
-from parallel_envs.vector.step_loop import ResetRequest, bell_argument
-from parallel_envs.vector.worker_envs import Method
-from parallel_envs.vector.worker_tasks import TaskLedger, TaskSetter
+from parallel_envs.vector.worker_envs import Method, ResetRequest, bell_argument
+from parallel_envs.vector.worker_tasks import UNSAID, TaskLedger, TaskSetter
 
 Infos = Any
 """`dict[str, Any]`; with `infos_list` `list[dict[str, Any]]`."""
@@ -154,9 +159,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             workers are forked from, rather than in each worker: with forkserver in its own process (with the
             environment variables that it was started with), with `context="fork"` in this process. With `"spawn"` each
             worker imports them; backends `"thread"` and `"serial"` import them here. A module that cannot be imported
-            raises an ImportError. Eight workers that import torch 2.13 and `gymnasium.wrappers` took 4.2 s and 1.18 GB
-            (the sum of their PSS) on two quiet cores; with `preload=("torch", "gymnasium.wrappers")` they took 1.1 s
-            and 0.20 GB, and the next manager of this kind took 0.15 s.
+            raises an ImportError. Eight workers with torch took 4.2 s and 1.18 GB to start without, 1.1 s and 0.20 GB
+            with it.
 
     Attributes:
         env_fns: One callable for each environment. With an id, the callables call `gymnasium.make`.
@@ -201,24 +205,21 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.shared_memory, self.context, self.daemon = shared_memory, context, daemon
         self.num_envs = len(factories)
         self.num_workers = self.num_envs if num_workers is None else num_workers
-        checks.check_count(
+        arguments.check_count(
             "num_workers", self.num_workers, at_most=self.num_envs, what=f"the {self.num_envs} environments"
         )
+        self.on_failure = arguments.choice("on_failure", on_failure, words(OnFailure))
+        self.step_timeout = arguments.optional_seconds("step_timeout", step_timeout)
+        self.reset_timeout = arguments.optional_seconds("reset_timeout", reset_timeout)
+        arguments.check_count("max_restarts", max_restarts)
+        budget = RestartBudget(max_restarts, arguments.seconds("restart_window", restart_window))
         if threads_per_worker is not None:
-            checks.check_count("threads_per_worker", threads_per_worker)
-        checks.choice("backend", backend, BACKENDS)
-        self.on_failure = checks.choice("on_failure", on_failure, words(OnFailure))
-        self.step_timeout = checks.optional_seconds("step_timeout", step_timeout)
-        self.reset_timeout = checks.optional_seconds("reset_timeout", reset_timeout)
-        checks.check_count("max_restarts", max_restarts)
-        window = checks.seconds("restart_window", restart_window)
-        if context is not None:
-            checks.choice("context", context, START_METHODS)
-        self.autoreset_mode = arguments.autoreset(autoreset_mode)
-        self.copy = checks.yes_or_no("copy", copy)
+            arguments.check_count("threads_per_worker", threads_per_worker)
         if shared_memory is not None:
-            checks.yes_or_no("shared_memory", shared_memory)
-        self.infos_list = checks.yes_or_no("infos_list", infos_list)
+            arguments.yes_or_no("shared_memory", shared_memory)
+        self.autoreset_mode = arguments.autoreset(autoreset_mode)
+        self.copy = arguments.yes_or_no("copy", copy)
+        self.infos_list = arguments.yes_or_no("infos_list", infos_list)
         modules = arguments.modules("preload", preload)
         self._settles = isinstance(cpu_affinity, str) and cpu_affinity == "auto"
         settings = PoolSettings(
@@ -228,7 +229,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             affinity=None if self._settles else arguments.affinity(cpu_affinity),
             preload=("parallel_envs.vector.worker_envs", *modules),
             name="env worker",
-            start_timeout=checks.optional_seconds("start_timeout", start_timeout),
+            start_timeout=arguments.optional_seconds("start_timeout", start_timeout),
         )
         self._batch = batch = EnvBatch(
             factories,
@@ -239,11 +240,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             shared_memory=shared_memory,
             num_sets=1 if copy else 2,
             tasks=arguments.task_settings(task_source, task_setter, self.num_envs),
-            preload=modules,
         )
         try:
-            self._tasks = TaskLedger(self.num_envs, task_source, batch.task_ways, batch.episode_of)
-            self._recovery = Recovery(batch, max_restarts, window, self._tasks, self.reset_timeout)
+            self._tasks = TaskLedger(task_source, batch.task_ways, batch.episode_of)
+            automatic = on_failure == "restart"
+            self._recovery = Recovery(batch, self._tasks, budget, self.reset_timeout, automatic=automatic)
         except BaseException:
             batch.close(2.0)
             raise
@@ -257,15 +258,15 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._set, self._next_set = 0, 0 if copy else 1
         """The set of observations that was written last, and the set that the next step or reset writes."""
         self._all_rows = np.ones(self.num_envs, np.bool_)
-        self._workers_know_of_tasks = task_source is not None
+        self._sent_version = None if task_source is None else task_source.version
+        self._remote_requests = RemoteRequests(self.single_action_space)
         self._requests: list[ResetRequest] = []
         """The resets that were begun last."""
         self._failed_wait: tuple[str, float | None] = ("", None)
         self._calling = ""
         self._call_envs: list[int] = []
-        self._policy = FailurePolicy(batch, self._recovery, restarts=on_failure == "restart")
-        self._stop = self._policy.has_new_deaths  # stored, since making a bound method costs time at each step
-        self._in_flight = InFlight(batch, self._policy, self.step_timeout, self.reset_timeout)
+        self._stop = self._recovery.has_new_deaths  # stored, since making a bound method costs time at each step
+        self._in_flight = InFlight(batch, self._recovery, self.step_timeout, self.reset_timeout)
         self._num_steps = 0
 
     # ---- reset and step -------------------------------------------------------------------------------------------
@@ -295,7 +296,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Returns:
             The latest observation of every environment, and the infos of those that were reset.
         """
-        checks.optional_wait(timeout)
+        arguments.optional_wait(timeout)
         self.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
         return self.reset_wait(timeout)
 
@@ -316,7 +317,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             self._update_source()
             self._pending.pending = self._batch.reset(requests, self._next_set)
             self._requests = requests
-            self._switch_set(untouched=given.untouched(self.num_envs))
+            untouched = self._all_rows.copy()
+            untouched[given.envs] = False
+            self._switch_set(untouched)
         self._use_tasks(chosen)
         if isinstance(seed, int | np.integer) and seed >= 0:
             self._recovery.begin(SeedTree(int(seed)))
@@ -332,19 +335,15 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     @one_thread
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, Infos]:
         """Return the observations and infos of the reset that was begun. May be called again after a `StepTimeout`."""
-        seconds = self.reset_timeout if timeout is None else timeout
-        requests = self._finish(State.RESET, "reset", seconds, self._retry_reset)
-        pickled = self._batch.take_in(requests, self._set)
-        envs = [request.env for request in self._requests]
-        if self.infos_list:
-            infos: Infos = self._batch.infos_list(pickled, range(self.num_envs), envs, tasks=self._tasks.active)
-        else:
-            infos = self._batch.infos(pickled, only=envs, tasks=self._tasks.active)
-        return self._observations(), infos
 
-    def _retry_reset(self, envs: Sequence[int]) -> PendingRequest:
-        again = [dataclasses.replace(one, restarted=True) for one in self._requests if one.env in envs]
-        return self._batch.reset(again, self._set)
+        def retry(envs: Sequence[int]) -> PendingRequest:
+            again = [dataclasses.replace(one, restarted=True) for one in self._requests if one.env in envs]
+            return self._batch.reset(again, self._set)
+
+        seconds = self.reset_timeout if timeout is None else timeout
+        pickled = self._batch.take_in(self._finish(State.RESET, "reset", seconds, retry), self._set)
+        envs = [request.env for request in self._requests]
+        return self._observations(), self._batch.infos(pickled, only=envs, as_list=self.infos_list)
 
     def __init_subclass__(cls, **settings: Any) -> None:
         """Have `step` call the `step_async` and `step_wait` of a subclass that defines its own, as Gymnasium's does."""
@@ -357,7 +356,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def step(self, actions: Any, timeout: float | None = None) -> Batch:
         """Step every environment. Environments whose episode has ended are reset as `autoreset_mode` says."""
         if timeout is not None:
-            checks.optional_wait(timeout)
+            arguments.optional_wait(timeout)
         guard = self._guard
         lock = guard.lock
         try:  # the same as `one_thread`, which costs too much time here
@@ -405,23 +404,18 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def _end_step(self, timeout: float | None) -> Batch:
         seconds = self.step_timeout if timeout is None else timeout
-        requests = self._finish(State.STEP, f"step {self._num_steps + 1}", seconds, self._retry_step)
+        batch = self._batch
+        requests = self._finish(
+            State.STEP, f"step {self._num_steps + 1}", seconds, lambda envs: batch.report_lost(envs, self._set)
+        )
         self._num_steps += 1
         if self._num_steps == _STEPS_TO_SETTLE and self._settles:
-            pin_workers(self._batch.pool)
-        batch = self._batch
-        pickled = batch.take_in(requests, self._set)
-        if self.infos_list:
-            infos: Infos = batch.infos_list(pickled, range(self.num_envs), tasks=self._tasks.active)
-        else:
-            infos = batch.infos(pickled, tasks=self._tasks.active)
+            pin_workers(batch.pool)
+        infos = batch.infos(batch.take_in(requests, self._set), as_list=self.infos_list)
         arrays = batch.arrays
         return self._observations(), arrays.rewards.copy(), arrays.terminated.copy(), arrays.truncated.copy(), infos
 
-    def _retry_step(self, envs: Sequence[int]) -> PendingRequest:
-        return self._batch.report_lost(envs, self._set)
-
-    def _switch_set(self, untouched: npt.NDArray[np.bool_] | None) -> None:
+    def _switch_set(self, untouched: npt.NDArray[np.bool_]) -> None:
         """Read from the set of observations that a request writes to.
 
         With `copy=False` this is the other set, so that the observations that the caller holds stay valid for one more
@@ -431,8 +425,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         if self.copy:
             return
         before, self._set, self._next_set = self._set, self._next_set, self._set
-        if untouched is not None:
-            self._batch.move_rows(before, self._set, untouched)
+        self._batch.move_rows(before, self._set, untouched)
 
     def _observations(self) -> Any:
         return self._batch.observations(self._set, copied=self.copy)
@@ -444,12 +437,13 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Step some environments, each at its own pace. `actions` has a row for each. `recv` returns the results."""
         envs = self._envs_to_send("send", env_ids)
         code, loose = self._batch.actions.write(actions, envs)
-        self._batch.check_loose(loose)
+        if loose is not None:
+            self._batch.check_can_travel(loose)
         is_first = self._pending.state is State.IDLE
         with self._pending.asking(State.SEND):
             self._update_source()
             if is_first:  # the observations that the caller holds stay valid; nothing can refuse the request any more
-                self._switch_set(untouched=self._all_rows)
+                self._switch_set(self._all_rows)
             self._in_flight.start_steps(envs, self._set, code, loose)
 
     @one_thread
@@ -460,12 +454,13 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         given = arguments.reset_arguments(options, tasks, env_ids, self.num_envs)
         self._envs_to_send("send_reset", given.envs)
         requests, chosen = self._reset_requests(given, seed, env_ids)
-        self._batch.check_can_travel(requests)
+        if any(request.options is not None or request.task is not UNSAID for request in requests):
+            self._batch.check_can_travel(requests)
         is_first = self._pending.state is State.IDLE
         with self._pending.asking(State.SEND):
             self._update_source()
             if is_first:  # as in `send`
-                self._switch_set(untouched=self._all_rows)
+                self._switch_set(self._all_rows)
             for request in requests:
                 self._in_flight.start_reset(request, self._set)
         self._use_tasks(chosen)
@@ -478,9 +473,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         if self._pending.state not in (State.IDLE, State.SEND):
             raise self._pending.error(asked)
         envs = arguments.some_envs(env_ids, self.num_envs)
-        if busy := self._in_flight.among(envs):
+        if busy := [env for env in envs if self._in_flight.of(env) is not None]:
             raise AlreadyPendingCallError(
-                f"`{asked}` was called for {checks.env_names(busy)}, still on the way from an earlier `send`. "
+                f"`{asked}` was called for {env_names(busy)}, still on the way from an earlier `send`. "
                 "Call `recv` first.",
                 "send",
             )
@@ -497,11 +492,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Raises:
             StepTimeout: Fewer had answered in time. Nothing is lost; `recv` may be called again.
         """
-        if self.infos_list:
-            return self.recv_each(min_envs, timeout)
-        envs, pickled = self._recv(min_envs, timeout)
-        infos = self._batch.infos(pickled, envs, tasks=self._tasks.active)
-        return envs, *self._batch.rows(envs, self._set), infos
+        return self._recv(min_envs, timeout, self.infos_list)
 
     @one_thread
     def recv_each(self, min_envs: int = 1, timeout: float | None = None) -> Received:
@@ -509,32 +500,29 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
         In a batch of infos each column has the type of its first row, so its values depend on which rows are together.
         """
-        envs, pickled = self._recv(min_envs, timeout)
-        infos = self._batch.infos_list(pickled, envs.tolist(), tasks=self._tasks.active)
-        return envs, *self._batch.rows(envs, self._set), infos
+        return self._recv(min_envs, timeout, True)
 
-    def _recv(self, min_envs: int, timeout: float | None) -> tuple[npt.NDArray[np.intp], dict[int, Info]]:
-        """Return the envs that have answered, and the infos that came by pipe."""
-        checks.check_count("min_envs", min_envs)
-        self._pending.check_sent()
+    def _recv(self, min_envs: int, timeout: float | None, as_list: bool) -> Received:
+        arguments.check_count("min_envs", min_envs)
+        self._pending.check_begun(State.SEND)
         if min_envs > len(self._in_flight):
             raise ValueError(
                 f"min_envs={min_envs} is more than the {len(self._in_flight)} environments that are on the way. "
                 "Send to more of them first, or wait for fewer."
             )
         answered, pickled = self._receive(lambda: self._in_flight.answered(min_envs), timeout)
-        return np.array([request.env for request in answered], np.intp), pickled
+        envs = np.array([request.env for request in answered], np.intp)
+        return envs, *self._batch.rows(envs, self._set), self._batch.infos(pickled, envs, as_list=as_list)
 
     @one_thread
     def recv_env(self, env: int, timeout: float | None = None) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Return the answer of one environment to `send` or `send_reset`, as its own `step` would return it."""
         self._pending.check_open("recv_env")
-        env = env + self.num_envs if env < 0 else env
         request = self._in_flight.of(env)
         if request is None:
             raise NoAsyncCallError(f"Calling `recv_env` for env {env}, to which nothing was sent.", "send")
         _, pickled = self._receive(lambda: [request] if request.pending.done else [], timeout, request)
-        return self._batch.single(env, self._set, pickled, tasks=self._tasks.active)
+        return self._batch.single(request.env, self._set, pickled)
 
     def _receive(
         self, ready: Callable[[], list[EnvRequest]], timeout: float | None, only: EnvRequest | None = None
@@ -557,8 +545,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Waits until there are at least `min_envs`, or `timeout` seconds have passed (None: no limit).
         """
         self._pending.check_open("ready")
-        checks.check_count("min_envs", min_envs)
-        checks.optional_wait(timeout)
+        arguments.check_count("min_envs", min_envs)
+        arguments.optional_wait(timeout)
         return self._in_flight.ready(min(min_envs, len(self._in_flight)), timeout)
 
     @property
@@ -586,16 +574,15 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def is_away(self, env: int) -> bool:
         """Return whether an environment has been sent a request whose answer has not been received yet."""
-        return self._in_flight.of(env + self.num_envs if env < 0 else env) is not None
+        return self._in_flight.of(env) is not None
 
     @property
     def remotes(self) -> Sequence[Remote]:
-        """The environments one by one, with messages in the form of a meta-RL pipeline: see `Remote`."""
-        return Remotes(self, self._remote_requests)
+        """The environments one by one, with messages in the form of a meta-RL pipeline: see `Remote`.
 
-    @functools.cached_property
-    def _remote_requests(self) -> RemoteRequests:
-        return RemoteRequests(self.single_action_space, self.num_envs)
+        Each `Remote` keeps the manager alive.
+        """
+        return tuple(Remote(self, self._remote_requests, env) for env in range(self.num_envs))
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
@@ -607,7 +594,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         chosen = self._tasks.choices(tasks, envs)
         self._ask("set_tasks", {env: task for env, task in chosen.items() if task is not KEEP})
         self._answers("setting of tasks")
-        self._tasks.note_for_later(chosen)
+        self._tasks.note(chosen, later=True)
         self._use_tasks(chosen)
 
     @one_thread
@@ -644,15 +631,15 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def _use_tasks(self, chosen: Mapping[int, Any]) -> None:
         """Record tasks that were given. At the first ones, tell the workers that tasks are in use."""
         self._tasks.note(chosen)
-        if self._tasks.active and not self._workers_know_of_tasks:
-            self._workers_know_of_tasks = True
+        if self._tasks.active and not self._batch.tells_tasks:
             self._batch.use_tasks()
 
     def _update_source(self) -> None:
         """Send the task source to the workers if the trainer has changed it."""
-        source = self._tasks.source_to_send() if self._tasks.source is not None else None
-        if source is not None:
-            self._batch.tell_all("set_source", source)
+        source = self._tasks.source
+        if source is not None and source.version != self._sent_version:
+            self._sent_version = source.version
+            self._batch.tell_all("change", None, source)
 
     def _use_autoreset_mode(self, mode: AutoresetMode) -> None:
         """Reset environments whose episodes have ended as this mode says. Call this before the first reset."""
@@ -671,15 +658,15 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     @one_thread
     def call_async(self, name: str, /, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> None:
         """Begin a call. `call_wait` ends it."""
-        self._begin_call(name, args, kwargs, env_ids)
-
-    def _begin_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], env_ids: EnvIds) -> None:
         self._become_idle("call_async")
         if name in _RESERVED:
             raise ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
-        envs = arguments.some_envs(env_ids, self.num_envs)
-        self._call_envs, self._calling = envs, f"call of {name!r}"
-        self._ask("call", envs, name, args, kwargs)
+        self._begin_call(f"call of {name!r}", arguments.some_envs(env_ids, self.num_envs), "call", name, args, kwargs)
+
+    def _begin_call(self, doing: str, envs: Sequence[int], method: str, *args: Any) -> None:
+        """Begin a call that `call_wait` ends."""
+        self._call_envs, self._calling = list(envs), doing
+        self._ask(method, envs, *args)
 
     @one_thread
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
@@ -702,12 +689,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """
         if not callable(fn):
             raise TypeError(f"fn={fn!r} cannot be called. Give a function of an environment.")
-        checks.optional_wait(timeout)
+        arguments.optional_wait(timeout)
         self._become_idle("apply")
-        envs = arguments.some_envs(env_ids, self.num_envs)
-        self._call_envs, self._calling = envs, f"apply of {getattr(fn, '__name__', type(fn).__name__)!r}"
+        envs, doing = arguments.some_envs(env_ids, self.num_envs), getattr(fn, "__name__", type(fn).__name__)
         try:
-            self._ask("apply", envs, fn, args)
+            self._begin_call(f"apply of {doing!r}", envs, "apply", fn, args)
         except Unpicklable as error:
             for name, value in [("fn", fn), *((f"args[{number}]", arg) for number, arg in enumerate(args))]:
                 if not picklable(value):
@@ -747,7 +733,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     @one_thread
     def _call_one(self, env: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of one environment. Its keywords may have the names of keywords of `call` too."""
-        self._begin_call(name, args, kwargs, env)
+        self._become_idle(name)
+        self._begin_call(f"call of {name!r}", [env], "call", name, args, kwargs)
         (result,) = self.call_wait()
         return result
 
@@ -823,20 +810,20 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         for worker, held in self._batch.holders(envs):
             chosen = [env for env in envs if env in held]
             if worker in busy or len(chosen) == len(held) or self._batch.needs_replacing(worker):
-                self._recovery.replace_worker(worker, None)
+                self._recovery.replace(worker, None, None)
                 continue
             for env in chosen:
-                self._recovery.rebuild_env(env, None)
+                self._recovery.replace(worker, env, None)
 
     def close_extras(self, timeout: float | None = 5.0, terminate: bool = False) -> None:
         """End the workers within `timeout` seconds, even if they are busy; at once with `terminate`.
 
         A warning is given if a `reset_async`, `step_async` or `call_async` was never waited for.
         """
-        seconds = 5.0 if timeout is None else checks.seconds("timeout", timeout)
+        seconds = 5.0 if timeout is None else arguments.seconds("timeout", timeout)
         # During another call the manager is closed by another thread or a signal handler: then nothing is forgotten.
         forgotten = None if self._guard.is_held else self._pending.forgotten()
-        self._pending.close()
+        self._pending.closed = True
         self._batch.close(0.2 if terminate else seconds)
         if forgotten is not None:  # last, so that the workers have ended even where warnings are errors
             gymnasium.logger.warn(forgotten, stacklevel=_CALLER_OF_CLOSE)
@@ -851,7 +838,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True):
-            self._pending.close()  # the user has not called `close`, so `close` gives no warning
+            self._pending.closed = True  # the user has not called `close`, so `close` gives no warning
             self.close()
 
     def __repr__(self) -> str:
@@ -870,44 +857,42 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     ) -> list[PendingRequest]:
         """Wait for the request that was begun. Return the requests that hold its answers.
 
-        After a `StepTimeout` the request is still pending.
+        After a `StepTimeout` the request is still pending. After another error, if a worker has died, the request may
+        be waited for again or dropped, even while other workers are still busy (`PendingCall.failed`). If all envs are
+        alive and have answered, the request has ended.
         """
-        self._pending.check_open(f"{state.value}_wait")
-        pending = self._pending.awaited(state)
-        checks.optional_wait(timeout)
-        until = None if timeout is None else time.monotonic() + timeout
+        call, pool, until = self._pending, self._batch.pool, None
+        pending = call.pending
+        if call.state is not state or pending is None or call.closed or pool.closed:
+            call.check_begun(state)
+        assert pending is not None
+        call.waited_for = True
+        if timeout is not None:
+            until = time.monotonic() + arguments.seconds("timeout", timeout)
         requests = [pending]
-        if not self._batch.pool.wait(pending, timeout, self._stop) or pending.replies:
-            requests = self._resolve(pending, doing, timeout, until, retry)
-        self._pending.end()  # not earlier: after a Ctrl-C before this line the request may be waited for again
+        if not pool.wait(pending, timeout, self._stop) or pending.replies:
+            job = Awaited(pending, doing, timeout, retry)
+            while True:
+                remaining = None if until is None else max(until - time.monotonic(), 0.0)
+                if not pool.wait(pending, remaining, self._stop) and not self._stop(pending):
+                    self._recovery.stop_or_raise(job, self._batch.late_envs(pending))
+                try:
+                    if pending.waiting and pending.replies:
+                        self._recovery.act_on_deaths(job)
+                        continue
+                    requests = self._recovery.resolve(job)
+                except Exception:
+                    self._take_in_failed(pending)
+                    if pending.waiting or any(reply.death is not None for reply in pending.replies.values()):
+                        call.failed, self._failed_wait = True, (doing, timeout)
+                    else:
+                        call.end()
+                    raise
+                self._batch.learn(requests)
+                break
+        # Not earlier: after a Ctrl-C before this line the request may be waited for again.
+        call.state, call.pending, call.failed, call.waited_for = State.IDLE, None, False, False
         return requests
-
-    def _resolve(
-        self, pending: PendingRequest, doing: str, timeout: float | None, until: float | None, retry: Retry | None
-    ) -> list[PendingRequest]:
-        """End a request that has replies other than "done", or whose wait has stopped.
-
-        If an error is raised and a worker has died, the request may be waited for again or dropped, even while other
-        workers are still busy (`PendingCall.failed`). If all envs are alive and have answered, the request has ended.
-        """
-        while True:
-            self._policy.wait(pending, doing, timeout, until, retry)
-            if not pending.replies:
-                return [pending]
-            try:
-                if pending.waiting:
-                    self._policy.act_on_deaths(pending, doing, timeout, retry)
-                    continue
-                requests = self._policy.resolve(pending, doing, timeout, retry)
-            except Exception:
-                self._take_in_failed(pending)
-                if pending.waiting or any(reply.death is not None for reply in pending.replies.values()):
-                    self._pending.failed, self._failed_wait = True, (doing, timeout)
-                else:
-                    self._pending.end()
-                raise
-            self._batch.learn(requests)
-            return requests
 
     def _take_in_failed(self, pending: PendingRequest) -> None:
         """Store the answers of a failed request. With `copy=False`, envs that failed keep their latest observations."""

@@ -15,13 +15,12 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from parallel_envs.engine import Death, Failure, PendingRequest
 from parallel_envs.engine.interrupts import delay_ctrl_c
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied, WorkerStartError
 from parallel_envs.seeding import SeedTree
-from parallel_envs.vector.checks import env_names
 
 if TYPE_CHECKING:
     from parallel_envs.vector.env_batch import EnvBatch
@@ -33,6 +32,18 @@ Fault = WorkerDied | EnvError | StepTimeout
 
 Retry = Callable[[Sequence[int]], PendingRequest]
 """Asks replaced envs once more for the answers that their predecessors did not give."""
+
+
+class Awaited(NamedTuple):
+    """A request that is waited for, the words for it in errors, and the seconds that it may take. `retry` is None for a
+    request that cannot be made again: its faults are always raised.
+    """
+
+    pending: PendingRequest
+    doing: str
+    timeout: float | None
+    retry: Retry | None
+
 
 _MOST_LINES = 20
 
@@ -48,11 +59,20 @@ WAIT_ADVICE = (
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
+def env_names(envs: Sequence[int]) -> str:
+    """Return envs as a text for messages, such as `env 3`, `envs 4-7` or `envs 1, 5, 6`."""
+    if len(envs) == 1:
+        return f"env {envs[0]}"
+    if len(envs) > 2 and list(envs) == list(range(envs[0], envs[-1] + 1)):
+        return f"envs {envs[0]}-{envs[-1]}"
+    return f"envs {', '.join(map(str, envs))}"
+
+
 def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
     """Return the error of the first env that raised. Notes on the error report the other envs."""
     (env, failure), *others = sorted(failures.items())
     text = f"Env {env} raised {failure.type_name} during {doing}: {failure.message}"
-    error = _env_error(text, failure, tuple(sorted(failures)), failure.attributes)
+    error = _env_error(text, failure, tuple(sorted(failures)))
     for other, its_failure in others:
         error.add_note(f"Env {other} raised {its_failure.type_name}: {its_failure.message}")
     return error
@@ -65,7 +85,7 @@ def unreadable_result(env: int, error: Exception, doing: str) -> EnvError:
         f"What env {env} returned from the {doing} could not be unpickled here: {failure.type_name}: "
         f"{failure.message}. Return what can be pickled and unpickled, such as numbers, text, lists, dicts and arrays."
     )
-    return _env_error(text, failure, (env,), None)
+    return _env_error(text, failure, (env,), with_attributes=False)
 
 
 def worker_error(failure: Failure, worker: int, envs: Sequence[int], doing: str) -> EnvError:
@@ -74,11 +94,12 @@ def worker_error(failure: Failure, worker: int, envs: Sequence[int], doing: str)
         f"Worker {worker} ({env_names(envs)}) raised {failure.type_name} during {doing}, at no single environment: "
         f"{failure.message}"
     )
-    return _env_error(text, failure, tuple(envs), failure.attributes)
+    return _env_error(text, failure, tuple(envs))
 
 
-def _env_error(text: str, failure: Failure, envs: tuple[int, ...], attributes: Mapping[str, Any] | None) -> EnvError:
+def _env_error(text: str, failure: Failure, envs: tuple[int, ...], with_attributes: bool = True) -> EnvError:
     """Return an EnvError that is also an instance of the type that was raised, where that is safe."""
+    attributes = failure.attributes if with_attributes else None
     error = EnvError.retold(text, type_name=failure.type_name, remote_message=failure.message, attributes=attributes)
     assert isinstance(error, EnvError)
     error.env_ids = envs
@@ -125,9 +146,8 @@ def crash_lines(output: Sequence[str]) -> Sequence[str]:
 
 
 def without_engine_frames(stack: str) -> str:
-    """Return a worker's stack without the frames up to the worker loop, which are the same in all workers.
-
-    The stack of a process has the most recent call first, that of a thread has it last.
+    """Return a worker's stack without the frames up to the worker loop, which are the same in all workers. The stack of
+    a process has the most recent call first, that of a thread has it last.
     """
     lines = stack.rstrip().splitlines()
     engine = [number for number, line in enumerate(lines) if "engine/worker.py" in line]
@@ -155,10 +175,9 @@ def exit_text(exitcode: int | None) -> str:
 
 
 class RestartBudget:
-    """Allows at most `limit` restarts of each worker within `window` seconds.
-
-    The seconds in which a deadline ran out do not count. Otherwise an env that hangs at every step would be restarted
-    for ever if the deadline is longer than `window / limit`.
+    """Allows at most `limit` restarts of each worker within `window` seconds. The seconds in which a deadline ran out
+    do not count. Otherwise an env that hangs at every step would be restarted for ever if the deadline is longer than
+    `window / limit`.
     """
 
     def __init__(self, limit: int, window: float) -> None:
@@ -167,9 +186,7 @@ class RestartBudget:
 
     def spend(self, worker: int, now: float, waited: float = 0.0) -> bool:
         """Take one restart. Return False if none is left. `waited`: the seconds for which the worker has just hung."""
-        times = self._times.setdefault(worker, deque())
-        if waited:
-            self._times[worker] = times = deque(one + waited for one in times)
+        times = self._times[worker] = deque(one + waited for one in self._times.get(worker, ()))
         while times and now - times[0] > self.window:
             times.popleft()
         if len(times) >= self.limit:
@@ -179,7 +196,9 @@ class RestartBudget:
 
 
 class Recovery:
-    """Replaces broken workers and envs of a batch.
+    """Decides what happens to a late or failed request, an error or a restart, and replaces broken workers and envs.
+
+    With `automatic`, a request that has a `retry` is mended by restarts.
 
     Attributes:
         restarts: The number of restarts of each worker.
@@ -189,13 +208,22 @@ class Recovery:
     """
 
     def __init__(
-        self, batch: EnvBatch, limit: int, window: float, ledger: TaskLedger, reset_seconds: float | None
+        self,
+        batch: EnvBatch,
+        ledger: TaskLedger,
+        budget: RestartBudget,
+        reset_seconds: float | None,
+        *,
+        automatic: bool,
     ) -> None:
-        self._batch, self._ledger, self._reset_seconds = batch, ledger, reset_seconds
-        self._budget = RestartBudget(limit, window)
+        self._batch, self._ledger, self._budget, self._reset_seconds = batch, ledger, budget, reset_seconds
+        self._automatic = automatic
+        self._advice = RESTARTS_LATER_ADVICE if automatic else RESTART_ADVICE
         self._counts: dict[int, int] = {}
         self._late: dict[int, StepTimeout] = {}
         self._mending: dict[int, list[PendingRequest]] = {}
+        self._raised: tuple[int, set[int]] = (0, set())
+        """The number of a request, and its dead workers that an exception has named already."""
         self.restarts = [0] * len(batch.slices)
         self.seeds = SeedTree(0)
         self.last: tuple[tuple[int, ...], str] | None = None
@@ -205,31 +233,88 @@ class Recovery:
         self.seeds = seeds
         self._counts.clear()
 
-    def mend(self, request: PendingRequest, doing: str, timeout: float | None, retry: Retry) -> list[PendingRequest]:
-        """Replace the broken parts that the replies of a request report, and `retry` their envs, until none is broken.
+    # ---- raise or restart -----------------------------------------------------------------------------------------
 
-        Each retry may take `timeout` seconds. Return the request and those of the retries: all of them hold parts
+    def stop_or_raise(self, job: Awaited, late: Sequence[int]) -> None:
+        """Raise `StepTimeout` for late envs, or kill their workers, so that the request reports their deaths."""
+        if not self._automatic or job.retry is None:
+            raise self._batch.timeout(job.doing, job.timeout, late, advice=WAIT_ADVICE)
+        self._kill_late(job.pending, self._batch.timeout(job.doing, job.timeout, late))
+
+    def act_on_deaths(self, job: Awaited) -> None:
+        """Raise `WorkerDied`, or replace the dead workers, at once: other workers are still busy with the request. Each
+        death is raised once. The next wait is then for the workers that are still busy.
+        """
+        if self._automatic and job.retry is not None:
+            self._replace_dead(job)
+        else:
+            self._raise_new_death(job)
+
+    def resolve(self, job: Awaited) -> list[PendingRequest]:
+        """Raise the faults that a request reports, or mend them. Return all requests that hold parts of the answer. If
+        all dead workers of the request have been replaced by hand since, their envs are retried too.
+        """
+        if not job.pending.replies:
+            return [job.pending]
+        if job.retry is not None:
+            faults = self._batch.faults(job.pending)
+            is_broken = self._batch.dead_workers(job.pending) or faults.workers or faults.envs
+            if self._automatic or (faults.deaths and not is_broken):
+                return self._mend(job, job.retry)
+        self._raise_new_death(job)
+        self._batch.check(job.pending, job.doing, advice=self._advice)
+        return [job.pending]
+
+    def has_new_deaths(self, request: PendingRequest) -> bool:
+        """Return whether workers have died that have neither been replaced nor named by an exception."""
+        return bool(self._new_deaths(request))
+
+    def _new_deaths(self, request: PendingRequest) -> dict[int, Death]:
+        number, raised = self._raised
+        known = raised if number == request.number else ()
+        return {worker: death for worker, death in self._batch.dead_workers(request).items() if worker not in known}
+
+    def _raise_new_death(self, job: Awaited) -> None:
+        """Raise `WorkerDied` for the first dead worker that no exception has named yet, if there is one."""
+        request, num_known = job.pending, 0
+        while len(deaths := self._new_deaths(request)) > num_known:
+            num_known = len(deaths)
+            self._batch.pool.pump(0.0)  # several workers may have died at the same time
+        advice = self._advice
+        if request.waiting:
+            advice += f" Still at work: {env_names(self._batch.late_envs(request))}."
+            advice += LATE_ROWS_ADVICE if job.retry is not None else ""
+        for worker, death in sorted(deaths.items()):
+            if self._raised[0] != request.number:
+                self._raised = (request.number, set())
+            self._raised[1].add(worker)
+            raise worker_died(death, self._batch.slices[worker], job.doing, advice=advice)
+
+    # ---- replacing ------------------------------------------------------------------------------------------------
+
+    def _mend(self, job: Awaited, retry: Retry) -> list[PendingRequest]:
+        """Replace the broken parts that the replies of a request report, and `retry` their envs, until none is broken.
+        Each retry may take `job.timeout` seconds. Return the request and those of the retries: all of them hold parts
         of the answer. If a Ctrl-C interrupts this, the next call for the request continues: no env is asked twice.
         """
-        requests = self._mending.setdefault(request.number, [request])
+        batch, requests = self._batch, self._mending.setdefault(job.pending.number, [job.pending])
         try:
             while True:
-                if not self._batch.pool.wait(requests[-1], timeout):
-                    fault = self._batch.timeout(doing, timeout, self._batch.late_envs(requests[-1]))
-                    self.kill_late(requests[-1], fault)
-                broken = self._replace_broken(requests[-1], doing, timeout)
+                last = requests[-1]
+                if not batch.pool.wait(last, job.timeout):
+                    self._kill_late(last, batch.timeout(job.doing, job.timeout, batch.late_envs(last)))
+                broken = self._replace_broken(job._replace(pending=last))
                 if not broken:
-                    return self._mending.pop(request.number)
+                    return self._mending.pop(job.pending.number)
                 with delay_ctrl_c():
                     requests.append(retry(broken))
         except Exception:
-            del self._mending[request.number]
+            del self._mending[job.pending.number]
             raise
 
-    def kill_late(self, request: PendingRequest, fault: StepTimeout) -> None:
-        """Kill the workers that have not replied, so that the request reports their deaths.
-
-        Raises `fault` if a worker cannot be killed, since it is a thread.
+    def _kill_late(self, request: PendingRequest, fault: StepTimeout) -> None:
+        """Kill the workers that have not replied, so that the request reports their deaths. Raises `fault` if a worker
+        cannot be killed, since it is a thread.
         """
         for worker in sorted(request.waiting):
             try:
@@ -239,47 +324,38 @@ class Recovery:
                 raise fault from None
             self._late[worker] = fault
 
-    def _replace_broken(self, request: PendingRequest, doing: str, timeout: float | None) -> list[int]:
-        """Replace the parts that a request reports as broken. Return the envs that have not answered it.
-
-        The process of a new worker must run within `timeout` seconds.
+    def _replace_broken(self, job: Awaited) -> list[int]:
+        """Replace the parts that a request reports as broken. Return the envs that have not answered it. The process of
+        a new worker must run within `job.timeout` seconds.
         """
         batch = self._batch
-        self.replace_dead(request, doing, timeout)
-        envs = {env for worker, reply in request.replies.items() if reply.death for env in batch.slices[worker]}
-        for worker, (asked, failure) in batch.worker_failures(request).items():
+        self._replace_dead(job)
+        faults = batch.faults(job.pending)
+        envs = {env for worker in faults.deaths for env in batch.slices[worker]}
+        for worker, (asked, failure) in faults.workers.items():
             envs |= set(batch.slices[worker])
-            self.replace_worker(worker, worker_error(failure, worker, asked, doing), timeout)
-        for env, failure in batch.failures(request).items():
-            fault, worker = env_error({env: failure}, batch.raised_during([env], doing)), batch.owner[env]
+            self.replace(worker, None, worker_error(failure, worker, asked, job.doing), job.timeout)
+        for env, failure in faults.envs.items():
+            fault, worker = env_error({env: failure}, batch.raised_during([env], job.doing)), batch.owner[env]
             if batch.needs_replacing(worker):  # an earlier attempt to make its envs again has failed
                 envs |= set(batch.slices[worker])
-                self.replace_worker(worker, fault, timeout)
+                self.replace(worker, None, fault, job.timeout)
             elif env not in envs:
                 envs.add(env)
-                self.rebuild_env(env, fault)
+                self.replace(worker, env, fault)
         return sorted(envs)
 
-    def replace_dead(self, request: PendingRequest, doing: str, timeout: float | None) -> None:
+    def _replace_dead(self, job: Awaited) -> None:
         """Replace the workers that died instead of answering a request, even while other workers are still busy."""
-        for worker, death in self._batch.dead_workers(request).items():
-            died = worker_died(death, self._batch.slices[worker], doing)
-            self.replace_worker(worker, self._late.pop(worker, died), timeout)
+        for worker, death in self._batch.dead_workers(job.pending).items():
+            died = worker_died(death, self._batch.slices[worker], job.doing)
+            self.replace(worker, None, self._late.pop(worker, died), job.timeout)
 
-    def replace_worker(self, worker: int, fault: Fault | None, timeout: float | None = None) -> None:
-        """Start a fresh worker, and reset its envs. Their next rows report that an episode was lost.
-
-        `fault` is the reason (None: the caller asked for it). Raises `WorkerStartError` if no process for the worker
-        runs within `timeout` seconds.
+    def replace(self, worker: int, env: int | None, fault: Fault | None, timeout: float | None = None) -> None:
+        """Replace a worker, or make one env of it again, until the resets of the new envs succeed or the budget is used
+        up. The next rows of the new envs report that an episode was lost. `fault` is the reason (None: the caller asked
+        for it). Raises `WorkerStartError` if no process for the worker runs within `timeout` seconds.
         """
-        self._restart(worker, None, fault, timeout)
-
-    def rebuild_env(self, env: int, fault: Fault | None) -> None:
-        """Make one env again in its worker, and reset it. Its next row reports that an episode was lost."""
-        self._restart(self._batch.owner[env], env, fault, None)
-
-    def _restart(self, worker: int, env: int | None, fault: Fault | None, timeout: float | None) -> None:
-        """Restart a worker, or one env of it, until the resets of the new envs succeed or the budget is used up."""
         envs: Sequence[int] = self._batch.slices[worker] if env is None else (env,)
         while True:
             self._spend(worker, envs, fault)
@@ -327,88 +403,3 @@ class Recovery:
             raise fault
         self.restarts[worker] += 1
         self.last = tuple(envs), "asked for" if fault is None else str(fault).partition("\n")[0]
-
-
-# ---- raise or restart ------------------------------------------------------------------------------------------------
-
-
-class FailurePolicy:
-    """Decides what happens to a late or failed request: an error, or with `restarts` and a `retry` a restart."""
-
-    def __init__(self, batch: EnvBatch, recovery: Recovery, *, restarts: bool) -> None:
-        self._batch, self._recovery, self._restarts = batch, recovery, restarts
-        self._advice = RESTARTS_LATER_ADVICE if restarts else RESTART_ADVICE
-        self._raised: tuple[int, set[int]] = (0, set())
-        """The number of a request, and its dead workers that an exception has named already."""
-
-    def wait(
-        self, request: PendingRequest, doing: str, timeout: float | None, until: float | None, retry: Retry | None
-    ) -> None:
-        """Wait until the request is done or one of its workers has died (see `act_on_deaths`).
-
-        Raises `StepTimeout` at `until` (of the monotonic clock; `timeout` is the argument of the caller). After that
-        the request may be waited for again.
-        """
-        remaining = None if until is None else max(until - time.monotonic(), 0.0)
-        if not self._batch.pool.wait(request, remaining, self.has_new_deaths) and not self.has_new_deaths(request):
-            self.stop_or_raise(request, self._batch.late_envs(request), doing, timeout, retry)
-
-    def stop_or_raise(
-        self, request: PendingRequest, late: Sequence[int], doing: str, timeout: float | None, retry: Retry | None
-    ) -> None:
-        """Raise `StepTimeout` for late envs, or kill their workers, so that the request reports their deaths."""
-        if not self._restarts or retry is None:
-            raise self._batch.timeout(doing, timeout, late, advice=WAIT_ADVICE)
-        self._recovery.kill_late(request, self._batch.timeout(doing, timeout, late))
-
-    def act_on_deaths(self, request: PendingRequest, doing: str, timeout: float | None, retry: Retry | None) -> None:
-        """Raise `WorkerDied`, or replace the dead workers, at once: other workers are still busy with the request.
-
-        Each death is raised once. The next wait is then for the workers that are still busy.
-        """
-        if self._restarts and retry is not None:
-            self._recovery.replace_dead(request, doing, timeout)
-        else:
-            self._raise_new_death(request, doing, retry)
-
-    def resolve(
-        self, request: PendingRequest, doing: str, timeout: float | None, retry: Retry | None
-    ) -> list[PendingRequest]:
-        """Raise the faults that a request reports, or mend them. Return all requests that hold parts of the answer.
-
-        If all dead workers of the request have been replaced by hand since, their envs are retried too.
-        """
-        if not request.replies:
-            return [request]
-        if retry is not None:
-            died = any(reply.death is not None for reply in request.replies.values())
-            if self._restarts or (died and not self._batch.still_broken(request)):
-                return self._recovery.mend(request, doing, timeout, retry)
-        self._raise_new_death(request, doing, retry)
-        self._batch.check(request, doing, advice=self._advice)
-        return [request]
-
-    def has_new_deaths(self, request: PendingRequest) -> bool:
-        """Return whether workers have died that have neither been replaced nor named by an exception."""
-        return bool(self._new_deaths(request))
-
-    def _new_deaths(self, request: PendingRequest) -> dict[int, Death]:
-        number, raised = self._raised
-        known = raised if number == request.number else ()
-        return {worker: death for worker, death in self._batch.dead_workers(request).items() if worker not in known}
-
-    def _raise_new_death(self, request: PendingRequest, doing: str, retry: Retry | None) -> None:
-        """Raise `WorkerDied` for the first dead worker that no exception has named yet, if there is one."""
-        num_known = 0
-        while len(deaths := self._new_deaths(request)) > num_known:
-            num_known = len(deaths)
-            self._batch.pool.pump(0.0)  # several workers may have died at the same time
-        advice = self._advice
-        if request.waiting:
-            advice += f" Still at work: {env_names(self._batch.late_envs(request))}."
-            advice += LATE_ROWS_ADVICE if retry is not None else ""
-        for worker, death in sorted(deaths.items()):
-            if self._raised[0] != request.number:
-                self._raised = (request.number, set())
-            self._raised[1].add(worker)
-            raise worker_died(death, self._batch.slices[worker], doing, advice=advice)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import importlib
+import operator
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from parallel_envs.engine import unpicklable_part
+from parallel_envs.engine import picklable, unpicklable_part
 from parallel_envs.env_ids import entry_module, registries, zoo_package
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ _INSIDE = ("env", "aec_env", "_conversion")
 @dataclass(frozen=True, slots=True)
 class Registrations:
     """The envs that the user's script has registered with Gymnasium and PettingZoo, for workers that do not import it.
-
     `packages` are the packages of these envs. The specs stay pickled until a worker needs them, which most workers
     never do. `names` lists the ids by registry. `left_out` lists the specs that cannot be sent to a worker, each with
     the reason. Only an env that needs one of these fails.
@@ -55,20 +56,19 @@ class Registrations:
                 specs[key] = portable(spec)
             except AttributeError as error:
                 left_out[key] = str(error)
-        if not _can_be_pickled(specs):  # all at once is quick; one by one is for the rare case
+        if not picklable(specs):  # all at once is quick; one by one is for the rare case
             for key, spec in list(specs.items()):
-                if not _can_be_pickled(spec):
+                if not picklable(spec):
                     left_out[key] = f"{unpicklable_part(specs.pop(key), 'spec')} cannot be pickled"
-        names = {
-            key: tuple(name for one, name in foreign if one == key) for key in dict.fromkeys(key for key, _ in foreign)
-        }
+        names: dict[str, tuple[str, ...]] = {}
+        for registry_key, name in foreign:
+            names[registry_key] = (*names.get(registry_key, ()), name)
         pickled = cloudpickle.dumps(specs) if specs else b""
         return cls(tuple(sorted(packages)), pickled, tuple(left_out.items()), names)
 
     def replace_built_in(self) -> bool:
-        """Return whether one of these ids names another env in this process: the library's own.
-
-        In that case a missing registration would raise no error, and the wrong env would be made.
+        """Return whether one of these ids names another env in this process: the library's own. In that case a missing
+        registration would raise no error, and the wrong env would be made.
         """
         here = registries(load=False)
         for key, names in self.names.items():
@@ -80,10 +80,9 @@ class Registrations:
         return False
 
     def install(self) -> None:
-        """Register the envs in this process. Packages are imported first: most register their envs when imported.
-
-        A spec that was left out is replaced by one whose envs raise the reason. Registrations that this process has
-        made itself stay; the library's own env of the same id is replaced.
+        """Register the envs in this process. Packages are imported first: most register their envs when imported. A
+        spec that was left out is replaced by one whose envs raise the reason. Registrations that this process has made
+        itself stay; the library's own env of the same id is replaced.
         """
         for package in self.packages:
             try:
@@ -104,14 +103,6 @@ class Registrations:
                 registry.entries[name] = spec
 
 
-def _can_be_pickled(value: Any) -> bool:
-    try:
-        cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001  # any error that the code of the objects raises
-        return False
-    return True
-
-
 def _raise_left_out(name: str, reason: str, **_: Any) -> Any:
     """Raise the reason why a registration was left out. The entry point of a spec that was left out."""
     import gymnasium
@@ -124,31 +115,25 @@ def _raise_left_out(name: str, reason: str, **_: Any) -> Any:
 
 def portable(spec: EnvSpec) -> EnvSpec:
     """Return a spec that works in a worker: a class of the user's script, which workers do not import, goes by value.
-
     The spec may be one of PettingZoo's too. Raises AttributeError if the script has no such class.
     """
     if entry_module(spec) != "__main__":
         return spec
-    portable = copy.copy(spec)
-    found: Any = sys.modules["__main__"]
-    for part in str(spec.entry_point).partition(":")[2].split("."):
-        if not hasattr(found, part):
-            raise AttributeError(
-                f"{found!r} has no {part!r}, which entry point {spec.entry_point!r} of {spec.id!r} names"
-            )
-        found = getattr(found, part)
+    portable, path = copy.copy(spec), str(spec.entry_point).partition(":")[2]
+    try:
+        found = operator.attrgetter(path)(sys.modules["__main__"])
+    except AttributeError as error:
+        raise AttributeError(f"{error}, which entry point {spec.entry_point!r} of {spec.id!r} names") from None
     object.__setattr__(portable, "entry_point", found)  # PettingZoo's specs are frozen
     return portable
 
 
 class OwnedEnvs:
-    """Records which object belongs to which env, in one process. Several threads may use one `OwnedEnvs`.
-
-    `[lambda: env for _ in range(4)]` makes four factories of one env. If they are called in one process (a worker with
-    several envs, or any worker of the serial and thread backends), all four envs would be the same object, and a step
-    of one would be a step of all. Envs that are made in different processes are separate copies.
-
-    A reference to each object is kept, so that no new object can get the same `id`.
+    """Records which object belongs to which env, in one process. Several threads may use one `OwnedEnvs`. `[lambda: env
+    for _ in range(4)]` makes four factories of one env. If they are called in one process (a worker with several envs,
+    or any worker of the serial and thread backends), all four envs would be the same object, and a step of one would be
+    a step of all. Envs that are made in different processes are separate copies. A reference to each object is kept, so
+    that no new object can get the same `id`.
     """
 
     def __init__(self) -> None:
@@ -157,7 +142,6 @@ class OwnedEnvs:
 
     def claim(self, env: int, made: Any) -> None:
         """Record that the factory of `env` returned `made`. Raise ValueError if any layer of it belongs to another env.
-
         If `env` had an object before, call `release(env)` first.
         """
         ids = self._ids[env] = []
@@ -180,31 +164,24 @@ class OwnedEnvs:
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """Yield an env and, if the env is a wrapper, the env inside, and so on.
+    """Yield an env and, if the env is a wrapper, the env inside, and so on. Other parts of an env are not yielded: envs
+    may share them (a simulator that serves several, for example). An object is a wrapper if its class defines
+    `unwrapped` and its `unwrapped` is not the object itself.
 
-    Other parts of an env are not yielded, since envs may share them (a simulator that serves several, for example). An
-    object is a wrapper if its class defines `unwrapped` and its `unwrapped` is not the object itself.
+    Attributes are read by name and never through `__dict__`: once `__dict__` of an object has been read, Python keeps
+    its attributes in a slower form, and each later step of the env would be slower.
     """
     seen = set[int]()
     while env is not None and id(env) not in seen:
         seen.add(id(env))
         yield env
         try:
-            is_wrapper = hasattr(type(env), "unwrapped") and env.unwrapped is not env
+            names = _INSIDE if hasattr(type(env), "unwrapped") and env.unwrapped is not env else ()
         except Exception:  # noqa: BLE001  # often because the env inside has no `unwrapped`
-            is_wrapper = True
-        env = _inside(env) if is_wrapper else None
-
-
-def _inside(wrapper: Any) -> Any:
-    """Return the env that a wrapper wraps, or None if it cannot be found.
-
-    Attributes are read by name and never through `__dict__`: once `__dict__` of an object has been read, Python keeps
-    its attributes in a slower form, and each later step of the env would be slower.
-    """
-    for name in _INSIDE:
-        try:
-            return getattr(wrapper, name)
-        except Exception:  # noqa: BLE001  # often AttributeError, but a property may raise anything
-            continue
-    return None
+            names = _INSIDE
+        inside = None
+        for name in names:
+            with contextlib.suppress(Exception):  # often AttributeError, but a property may raise anything
+                inside = getattr(env, name)
+                break
+        env = inside

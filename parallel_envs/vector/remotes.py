@@ -10,8 +10,8 @@ Each `send` needs one `recv`. A missing one raises an error at once, instead of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -19,18 +19,24 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.spaces import Space
 
 from parallel_envs.threads import one_thread
-from parallel_envs.vector.checks import is_whole
-from parallel_envs.vector.spaces import assembler, leaves
+from parallel_envs.vector.arguments import is_whole
+from parallel_envs.vector.shared_arrays import assembler, leaves
 
 if TYPE_CHECKING:
     from parallel_envs.vector.manager import ParallelEnvManager
 
-_WORDS = ("reset", "step", "get_attr", "seed", "close")
+_DATA = {
+    "reset": "a dict, or None",
+    "step": "an action, or {'action': ...}",
+    "get_attr": "{'name': ...}",
+    "seed": "a whole number",
+    "close": "None",
+}
+"""The words of requests, and the data that each needs."""
 
 
 class RemoteMethod:
     """Method `name` of env `env` of a manager. A call runs in the env's worker; an error of the method is raised here.
-
     Reading a method through a proxy of an env returns this object and runs nothing. Calls need an idle manager.
     """
 
@@ -45,60 +51,24 @@ class RemoteMethod:
         return f"<method {self.__name__!r} of env {self._env}, in its worker>"
 
 
-class _Request:
-    """The unanswered request of one remote, its answer if that is known already, and the seed for the next reset."""
-
-    __slots__ = ("answer", "asked", "seed")
-
-    def __init__(self) -> None:
-        self.asked: str | None = None
-        self.answer: Any = None
-        self.seed: int | None = None
-
-
 class RemoteRequests:
-    """The requests of all remotes of a manager. The manager keeps this object.
-
-    It has no reference to the manager: with one, a manager that is no longer used would stay alive, with its workers,
-    until the garbage collector runs.
+    """By env, the unanswered request of its remote, its answer if that is known already, and the seed for its next
+    reset. The manager keeps this object. It has no reference to the manager: with one, a manager that is no longer used
+    would stay alive, with its workers, until the garbage collector runs.
     """
 
-    def __init__(self, action_space: Space[Any], num_envs: int) -> None:
+    def __init__(self, action_space: Space[Any]) -> None:
         self.leaves, self.assemble = leaves(action_space), assembler(action_space)
         self.names = action_space.spaces.keys() if isinstance(action_space, spaces.Dict) else {None}
-        self.requests = [_Request() for _ in range(num_envs)]
-
-
-class Remotes(Sequence["Remote"]):
-    """A `Remote` for each env of a manager. It keeps the manager alive, and so does each `Remote`.
-
-    Threads: as `Remote`.
-    """
-
-    def __init__(self, manager: ParallelEnvManager, common: RemoteRequests) -> None:
-        self._manager, self._common = manager, common
-
-    def __len__(self) -> int:
-        return self._manager.num_envs
-
-    @overload
-    def __getitem__(self, index: int) -> Remote: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Remote, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> Remote | tuple[Remote, ...]:
-        env = range(len(self))[index]
-        if isinstance(env, range):
-            return tuple(Remote(self._manager, self._common, one) for one in env)
-        return Remote(self._manager, self._common, env)
+        self.asked: dict[int, str] = {}
+        self.answers: dict[int, Any] = {}
+        self.seeds: dict[int, int] = {}
 
 
 class Remote:
     """The env `env` of a manager. Several remotes may have a reset or step in flight at once. A "get_attr" is answered
-    at once, and can be sent only while none of them has one.
-
-    A remote that you hold keeps its manager alive. Otherwise `del envs` ends the workers at once.
+    at once, and can be sent only while none of them has one. A remote that you hold keeps its manager alive. Otherwise
+    `del envs` ends the workers at once.
 
     Threads: all remotes of a manager and the manager itself together serve one thread at a time; a second one gets a
     `ConcurrentCall`.
@@ -107,62 +77,66 @@ class Remote:
     def __init__(self, manager: ParallelEnvManager, common: RemoteRequests, env: int) -> None:
         self._manager, self._common, self._env = manager, common, env
         self._guard = manager._guard
-        self._request = common.requests[env]
 
     @one_thread
     def send(self, request: tuple[str, Any]) -> None:
-        """Send a request: `("reset", {"task": t})`, `("step", a)` or `("step", {"action": a})`,
-        `("get_attr", {"name": n})`, `("seed", s)` for the next reset, or `("close", None)`, which leaves closing to the
-        manager. The answer to a "get_attr" that names a method is a `RemoteMethod`: the method runs when that is
-        called.
+        """Send a request: `("reset", {"task": t})`, `("step", a)` or `("step", {"action": a})`, `("get_attr", {"name":
+        n})`, `("seed", s)` for the next reset, or `("close", None)`, which leaves closing to the manager. The answer to
+        a "get_attr" that names a method is a `RemoteMethod`: the method runs when that is called.
         """
-        word, data = self._checked(request)
+        given: Any = request
+        if not isinstance(given, tuple) or len(given) != 2 or given[0] not in tuple(_DATA):
+            raise ValueError(
+                f"{request!r} was sent to remote {self._env}. Send a pair of one of {[*_DATA]} and its data."
+            )
+        common, env, (word, data) = self._common, self._env, given
+        if not self._fits(word, data):
+            raise ValueError(f"{request!r} was sent to remote {env}. Its data must be {_DATA[word]}.")
         if self._is_waiting():
             raise AlreadyPendingCallError(
-                f"`send` was called on remote {self._env}, whose last request, {self._request.asked!r}, has yet to be "
+                f"`send` was called on remote {env}, whose last request, {common.asked[env]!r}, has yet to be "
                 "received. Call `recv` first.",
-                str(self._request.asked),
+                common.asked[env],
             )
         match word:
             case "reset":
                 data = dict(data or {})
                 tasks = [data.pop("task")] if "task" in data else None
-                seeds: list[int | None] = [None] * self._manager.num_envs
-                seeds[self._env] = data.pop("seed", self._request.seed)
-                self._manager.send_reset([self._env], seed=seeds, options=data or None, tasks=tasks)
-                self._request.seed = None
+                seed = data.pop("seed", common.seeds.get(env))
+                self._manager.send_reset([env], seed=[seed], options=data or None, tasks=tasks)
+                common.seeds.pop(env, None)
             case "step":
                 action = data if self._is_action(data) else data["action"]
-                parts = [(leaf, leaf.of(action)) for leaf in self._common.leaves]
+                parts = [(leaf, leaf.of(action)) for leaf in common.leaves]
                 rows = [np.asarray(part)[None] if leaf.fixed else (part,) for leaf, part in parts]
-                self._manager.send(self._common.assemble(rows), env_ids=[self._env])
+                self._manager.send(common.assemble(rows), env_ids=[env])
             case "get_attr":
-                self._request.answer = self._manager._look_up(data["name"], self._env)
+                common.answers[env] = self._manager._look_up(data["name"], env)
             case "seed":
-                self._request.answer = self._request.seed = int(data)
-        self._request.asked = word
+                common.answers[env] = common.seeds[env] = int(data)
+        common.asked[env] = word
 
     @one_thread
     def recv(self, timeout: float | None = None) -> tuple[str, Any]:
         """Return the answer to the last request. Waits if it is a reset or a step."""
+        asked, env = self._common.asked, self._env
         if not self._is_waiting():
             raise NoAsyncCallError(
-                f"`recv` was called on remote {self._env} without a `send` before it: there is nothing to wait for.",
-                "send",
+                f"`recv` was called on remote {env} without a `send` before it: there is nothing to wait for.", "send"
             )
-        if self._request.asked in ("reset", "step"):
-            row = self._manager.recv_env(self._env, timeout)  # if this raises, `_is_waiting` knows what is left
-            asked, self._request.asked = self._request.asked, None
-            return ("obs", row[0]) if asked == "reset" else ("transition", (row[0], row[1], row[2] or row[3], row[4]))
-        word, self._request.asked = str(self._request.asked), None
-        answer, self._request.answer = self._request.answer, None
-        return word, answer
+        if asked[env] not in ("reset", "step"):
+            return asked.pop(env), self._common.answers.pop(env, None)
+        row = self._manager.recv_env(env, timeout)  # if this raises, `_is_waiting` knows what is left
+        if asked.pop(env) == "reset":
+            return "obs", row[0]
+        return "transition", (row[0], row[1], row[2] or row[3], row[4])
 
     def _is_waiting(self) -> bool:
         """Return whether an answer is to be received. Another call may have received, or raised, it since."""
-        if self._request.asked in ("reset", "step"):
+        asked = self._common.asked.get(self._env)
+        if asked in ("reset", "step"):
             return self._manager.is_away(self._env) or self._manager.closed
-        return self._request.asked is not None
+        return asked is not None
 
     def _is_action(self, data: Any) -> bool:
         """Return whether the data of a "step" is the action itself. Otherwise it must be `{"action": a}`."""
@@ -172,22 +146,15 @@ class Remote:
         inner = data.get("action")
         return names <= data.keys() and not (isinstance(inner, Mapping) and names <= inner.keys())
 
-    def _checked(self, request: Any) -> tuple[str, Any]:
-        """Return the word and the data of a request, or raise ValueError if they do not fit together."""
-        fault = ""
-        if not isinstance(request, tuple) or len(request) != 2 or request[0] not in _WORDS:
-            raise ValueError(
-                f"{request!r} was sent to remote {self._env}. Send a pair of one of {_WORDS} and its data."
-            )
-        word, data = request
-        needed = {"step": "action", "get_attr": "name"}.get(word)
-        has_it = needed is None or (isinstance(data, Mapping) and needed in data)
-        if word == "reset" and not isinstance(data, Mapping | None):
-            fault = "a dict, or None"
-        elif word == "seed" and not is_whole(data):
-            fault = "a whole number"
-        elif not has_it and not (word == "step" and self._is_action(data)):
-            fault = f"{'an action, or ' if word == 'step' else ''}{{{needed!r}: ...}}"
-        if fault:
-            raise ValueError(f"{request!r} was sent to remote {self._env}. Its data must be {fault}.")
-        return word, data
+    def _fits(self, word: str, data: Any) -> bool:
+        """Return whether the data of a request are of the form that its word asks for."""
+        match word:
+            case "reset":
+                return isinstance(data, Mapping | None)
+            case "step":
+                return self._is_action(data) or (isinstance(data, Mapping) and "action" in data)
+            case "get_attr":
+                return isinstance(data, Mapping) and "name" in data
+            case "seed":
+                return is_whole(data)
+        return True

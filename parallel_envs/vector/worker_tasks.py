@@ -49,30 +49,26 @@ class TaskSettings:
 
 
 class WorkerTasks:
-    """The task and the episode number of each env of a worker."""
+    """The task and the episode number of each env of a worker.
+
+    Attributes:
+        held: The task that each env has now.
+        next: By env, its task, or `RESAMPLE`, for its next episode and those after it.
+    """
 
     def __init__(self, envs: Sequence[Any], first: int, arrays: SharedArrays, settings: TaskSettings) -> None:
         self._envs, self._first = envs, first
         self._setter = settings.setter
         self.source = copy.deepcopy(settings.source)
         self._rows = cells(arrays.rows.view(np.uint8))
-        self._held: list[Task | None] = [None] * len(envs)
-        self._next: dict[int, Any] = {}
+        self.held: list[Task | None] = [None] * len(envs)
+        self.next: dict[int, Any] = {}
         self._ways: dict[int, tuple[Any, TaskWay]] = {}
 
-    def held(self, local: int) -> Task | None:
-        """Return the task that an env has now."""
-        return self._held[local]
-
-    def assign(self, local: int, task: Any) -> None:
-        """Set the task of an env, or `RESAMPLE`, for its next episode and those after it."""
-        self._next[local] = task
-
     def begin(self, local: int, choice: Any) -> dict[str, Any]:
-        """Begin an episode with the task of `choice`: a `Task`, `KEEP`, `RESAMPLE` or `UNSAID`.
-
-        Returns the options to add to the reset of the env. The env gets a copy of the task, so the next episode begins
-        with the task as it was given, whatever the env does to the copy.
+        """Begin an episode with the task of `choice`: a `Task`, `KEEP`, `RESAMPLE` or `UNSAID`. Returns the options to
+        add to the reset of the env. The env gets a copy of the task, so the next episode begins with the task as it was
+        given, whatever the env does to the copy.
         """
         _, before = self.marks(local)
         task = self._chosen(local, choice, before + 1)
@@ -86,7 +82,7 @@ class WorkerTasks:
             except Exception as error:
                 error.add_note(f"This is what it said to task {task.id}: {task.value!r}")
                 raise
-        self._held[local] = task
+        self.held[local] = task
         self.write_marks(local, NO_TASK if task is None else task.id, before + 1)
         return added
 
@@ -102,9 +98,9 @@ class WorkerTasks:
 
     def _chosen(self, local: int, choice: Any, episode: int) -> Task | None:
         """Return the task of the episode that begins."""
-        if choice is UNSAID and not self._next and self.source is not None:  # as nearly every episode begins
+        if choice is UNSAID and not self.next and self.source is not None:  # as nearly every episode begins
             return self.source.task_for(self._first + local, episode)
-        assigned = self._next.pop(local, UNSAID)
+        assigned = self.next.pop(local, UNSAID)
         if choice is UNSAID and assigned is UNSAID:
             choice = KEEP if self.source is None else RESAMPLE
         elif choice is UNSAID or (choice is KEEP and assigned is not RESAMPLE):
@@ -113,14 +109,13 @@ class WorkerTasks:
             return Task(snapshot(choice.value), choice.id)
         if choice is RESAMPLE and self.source is not None:
             return self.source.task_for(self._first + local, episode)
-        return self._held[local]
+        return self.held[local]
 
 
 class WatchedOptions(dict[str, Any]):
-    """Reset options that record whether the env has read the task in them. A copy counts as reading.
-
-    Most envs accept options and ignore the keys they do not know. A task given to such an env would change nothing, and
-    the user would not notice: see `warn_unseen`.
+    """Reset options that record whether the env has read the task in them. A copy counts as reading. Most envs accept
+    options and ignore the keys they do not know. A task given to such an env would change nothing, and the user would
+    not notice: see `warn_unseen`.
     """
 
     seen = False
@@ -162,6 +157,12 @@ def way_of(env: Any, setter: TaskSetter | None) -> TaskWay | str:
 
 
 # ---- on the caller's side --------------------------------------------------------------------------------------------
+
+
+def check_number(task: Task) -> None:
+    """Raise ValueError if the number of a task does not fit into its place in a row."""
+    if not is_whole(task.id) or not _LEAST <= task.id <= _MOST:
+        raise ValueError(f"The task {task.value!r} has the number {task.id!r}, which is not a whole number of 64 bits.")
 
 
 class TaskNumbers:
@@ -215,21 +216,19 @@ class TaskLedger:
 
     def __init__(
         self,
-        num_envs: int,
         source: TaskSource | None,
         ways: Sequence[TaskWay | str],
-        episode_of: Callable[[int], int] = lambda env: -1,
+        episode_of: Callable[[int], int],
     ) -> None:
-        self._num_envs, self._episode_of = num_envs, episode_of
+        self._episode_of = episode_of
         self.source = source
         self._waiting: dict[int, tuple[Any, int]] = {}
         self.ways = tuple(ways)
         self.active = source is not None
         self.named: dict[int, Task] = {}
         self._numbers = TaskNumbers(getattr(source, "tasks", ()))
-        self._sent_version = None if source is None else source.version
         if source is not None:
-            self._check_ways(range(num_envs))
+            self._check_ways(range(len(ways)))
 
     def choices(self, tasks: Any, envs: Sequence[int]) -> dict[int, Any]:
         """Return what each env is to play: a `Task`, `KEEP`, `RESAMPLE` or `UNSAID`. An error changes nothing."""
@@ -241,26 +240,18 @@ class TaskLedger:
         given = list(tasks)
         if len(given) != len(envs):
             raise ValueError(f"{len(given)} tasks were given for {len(envs)} environments. Give one for each.")
-        if RESAMPLE in [task for task in given if isinstance(task, type(RESAMPLE))] and self.source is None:
+        if self.source is None and any(task is RESAMPLE for task in given):
             raise ValueError("RESAMPLE was given as a task, but there is no task_source to draw from.")
-        self._check_ways(
-            [env for env, task in zip(envs, given, strict=True) if task is not KEEP and task is not UNSAID]
-        )
+        chosen = dict(zip(envs, given, strict=True))
+        self._check_ways([env for env, task in chosen.items() if task is not KEEP and task is not UNSAID])
         with self._numbers.trying():
-            return {env: self.numbered(task) for env, task in zip(envs, given, strict=True)}
-
-    def numbered(self, task: Any) -> Any:
-        """Return a value as a `Task` with its number. `KEEP`, `RESAMPLE` and `UNSAID` are returned as they are."""
-        if task is KEEP or task is RESAMPLE or task is UNSAID:
-            return task
-        if not isinstance(task, Task):
-            return Task(task, self._numbers.of(task))
-        number: Any = task.id
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or not _LEAST <= number <= _MOST:
-            raise ValueError(
-                f"The task {task.value!r} has the number {number!r}, which is not a whole number of 64 bits."
-            )
-        return Task(task.value, int(number))
+            for env, task in chosen.items():
+                if isinstance(task, Task):
+                    check_number(task)
+                    chosen[env] = Task(task.value, int(task.id))
+                elif task is not KEEP and task is not RESAMPLE and task is not UNSAID:
+                    chosen[env] = Task(task, self._numbers.of(task))
+        return chosen
 
     def next_of(self, env: int) -> Any:
         """Return the task for a new env in the place of a failed one: the task given last, unless the source draws."""
@@ -269,28 +260,16 @@ class TaskLedger:
             return task
         return UNSAID if self.source is not None else self.named.get(env, UNSAID)
 
-    def note_for_later(self, chosen: Mapping[int, Any]) -> None:
-        """Record tasks that were given for the episodes after the present ones."""
+    def note(self, chosen: Mapping[int, Any], later: bool = False) -> None:
+        """Record tasks that were given. `later`: for the episodes after the present ones."""
         for env, task in chosen.items():
-            if task is not KEEP:
+            if later and task is not KEEP:
                 self._waiting[env] = task, self._episode_of(env)
-        self.note(chosen)
-
-    def note(self, chosen: Mapping[int, Any]) -> None:
-        """Record tasks that were given."""
-        for env, task in chosen.items():
             if isinstance(task, Task):
                 self.named[env] = task
                 self.active = True
             elif task is RESAMPLE:
                 self.named.pop(env, None)
-
-    def source_to_send(self) -> TaskSource | None:
-        """Return the source if it has changed since this method last returned it, else None."""
-        if self.source is None or self.source.version == self._sent_version:
-            return None
-        self._sent_version = self.source.version
-        return self.source
 
     def _check_ways(self, envs: Iterable[int]) -> None:
         for env in envs:

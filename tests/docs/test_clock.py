@@ -141,7 +141,7 @@ READERS = {
         [f"wrappers/{name}.py" for name in ("auto", "base", "local", "pool", "process", "rules")],
         "wrappers.",
     ),
-    **dict.fromkeys([f"vector/{name}.py" for name in ("in_flight", "manager", "recovery", "step_loop")], "vector."),
+    **dict.fromkeys([f"vector/{name}.py" for name in ("in_flight", "manager", "recovery", "worker_envs")], "vector."),
     **dict.fromkeys(
         [
             f"engine/{name}.py"

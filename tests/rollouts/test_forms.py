@@ -99,12 +99,15 @@ def assert_every_form_holds(make: Make, observed: Any, acted: Any, modes: list[A
     transitions, sequences = expected.transitions(), expected.sequences()
     assert (len(transitions), len(sequences)) == (expected.num_steps, 4)
     first, length = expected[0], len(expected[0])
-    columns = first._columns
-    assert_same_batch(columns.cut(transitions.observations, 0, length), first.observations)
-    assert_same_batch(columns.cut(transitions.next_observations, 0, length), first.next_observations)
+
+    def cut(columns: Any, batch: Any) -> Any:
+        return columns.apply(batch, lambda part: part[:length])
+
+    assert_same_batch(cut(first._columns, transitions.observations), first.observations)
+    assert_same_batch(cut(first._columns, transitions.next_observations), first.next_observations)
     actions = first._action_columns
-    assert_same_batch(actions.cut(actions.row(sequences.actions, 0), 0, length), first.actions)
-    assert_same_batch(actions.cut(actions.row(sequences.previous_actions, 0), 0, length), first.previous_actions)
+    assert_same_batch(cut(actions, actions.row(sequences.actions, 0)), first.actions)
+    assert_same_batch(cut(actions, actions.row(sequences.previous_actions, 0)), first.previous_actions)
 
 
 def assert_leads_through(factory: Any, rollouts: Rollouts) -> None:

@@ -207,7 +207,7 @@ def test_seeds_and_draws_come_from_the_tree_and_are_each_rollouts_own() -> None:
 def test_tasks_that_cannot_be_numbered_are_refused_before_anything_is_played() -> None:
     with pytest.raises(TypeError, match="neither a list of tasks"):
         plan_rollouts(1, np.array(3), 0, 0)  # type: ignore[arg-type]  # that it is none is the fact
-    with pytest.raises(ValueError, match="does not fit into 64 bits"):
+    with pytest.raises(ValueError, match="whole number of 64 bits"):
         numbers([Task(1, 1), Task(3, 1 << 70)])
     with pytest.raises(ValueError, match=r"'x'.*number 0"):
         numbers(["x", Task("a", 0)])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer, SumTree, _branch
+from parallel_envs.rollouts.replay import PrioritizedReplayBuffer, SumTree, _branch
 from parallel_envs.testing import assert_same_batch
 from tests.rollouts.lives import ACTIONS, OBSERVATIONS, Life, lives
 

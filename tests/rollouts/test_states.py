@@ -89,7 +89,7 @@ BAD_STATES: list[tuple[Callable[[int], Any], Callable[[Any], Any], str]] = [
     (np.zeros, lambda state: (state,), "array"),
     (lambda n: np.zeros(n, np.int64), lambda state: state + 0.5, "int64"),
     (lambda n: np.zeros(n, np.int8), lambda state: np.full(len(state), 200), r"200.*int8"),
-    (lambda n: (), lambda state: np.zeros(2), "initial_state was empty"),
+    (lambda n: (), lambda state: np.zeros(2), "0 parts"),
     (lambda n: (None, np.zeros(n)), lambda state: (state[1], state[1]), "None"),
 ]
 

@@ -21,7 +21,7 @@ from parallel_envs.engine import PoolSettings, unpicklable_part
 from parallel_envs.errors import EnvError
 from parallel_envs.tasks import KEEP, RESAMPLE, FixedTasks, Task, UniformTasks
 from parallel_envs.testing import ScriptedEnv
-from parallel_envs.vector.checks import check_share, check_whole, is_number, is_share, is_whole
+from parallel_envs.vector.arguments import check_share, check_whole, is_number, is_share, is_whole
 from tests.vector.conftest import Make, Manager, opened
 from tests.vector.small_envs import CountingEnv
 from tests.vector.task_envs import UNSET, ByResetTask, Playing
@@ -269,7 +269,12 @@ BAD_SETTINGS: list[tuple[Any, dict[str, Any], Errors, str]] = [
     (TWO, {"num_workers": 1.5}, TypeError, r"num_workers=1\.5"),
     (TWO, {"num_workers": True}, TypeError, "num_workers=True"),
     (TWO, {"backend": "proces"}, ValueError, r"backend='proces' is unknown\. Choose .* Did you mean 'process'\?"),
-    (TWO, {"context": "forksrv"}, ValueError, r"context='forksrv' is unknown\. .* Did you mean 'forkserver'\?"),
+    (
+        TWO,
+        {"context": "forksrv"},
+        ValueError,
+        r"context='forksrv' is not .* Did you mean 'forkserver'\?",
+    ),
     (TWO, {"on_failure": "restrat"}, ValueError, r"on_failure='restrat' is unknown\. .* Did you mean 'restart'\?"),
     (TWO, {"autoreset_mode": "next_step"}, ValueError, r"autoreset_mode='next_step' .* Did you mean 'NextStep'\?"),
     (TWO, {"observation_mode": "diferent"}, ValueError, r"observation_mode='diferent' .* mean 'different'\?"),

@@ -20,7 +20,7 @@ from parallel_envs.engine import cores_here
 from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.vector.checks import check_count, check_whole, choice, is_number, yes_or_no
+from parallel_envs.vector.arguments import check_count, check_whole, choice, is_number, yes_or_no
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners

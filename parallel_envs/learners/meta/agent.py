@@ -43,8 +43,7 @@ from parallel_envs.learners.sac import SAC, SACConfig
 from parallel_envs.learners.updates.mode import update_one
 from parallel_envs.policies import BatchPolicy, Rows
 from parallel_envs.rollouts import Rollouts
-from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
-from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.rollouts.replay import PrioritizedReplayBuffer, ReplayBuffer
 from parallel_envs.seeding import SeedTree
 from parallel_envs.threads import one_torch_thread
 
