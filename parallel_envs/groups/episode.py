@@ -21,7 +21,7 @@ import numpy as np
 
 from parallel_envs.groups.failures import BadTurn, EnvFailure
 from parallel_envs.groups.interface import INVALID, RAW_REWARD
-from parallel_envs.groups.transport import Played, Replay, ReplayTarget
+from parallel_envs.groups.transport import Played, Replay
 from parallel_envs.spelling import nearest
 
 if TYPE_CHECKING:
@@ -290,10 +290,10 @@ class Episode:
         )
 
     @property
-    def replay_target(self) -> ReplayTarget:
-        """Return how a fresh environment is brought to the present state."""
+    def replay_target(self) -> tuple[Replay, Any]:
+        """Return how a fresh environment is brought to the present state, and that state."""
         done = tuple(self._actions[: self._num_actions])
-        return ReplayTarget(Replay(self._seed, self._mode, done, self.state[TURNS]), self.state[OBSERVATION])
+        return Replay(self._seed, self._mode, done, self.state[TURNS]), self.state[OBSERVATION]
 
     @property
     def _infos(self) -> list[Mapping[str, Any]]:

@@ -144,7 +144,7 @@ class EnvStateManager(ClosedAtExit):
 
     @suggests_keywords
     def __init__(self, config: Mapping[str, Any] | str | Path | GroupsSettings, mode: GroupMode = "train") -> None:
-        from parallel_envs.groups.config_reader import read_settings
+        from parallel_envs.groups.config import read_settings
 
         self._closed = False
         self._guard = CallGuard("EnvStateManager")
@@ -238,7 +238,7 @@ class EnvStateManager(ClosedAtExit):
             with delay_ctrl_c():  # a Ctrl-C comes before all of it, or after
                 self._episodes, self._seeds = [episodes[env] for env in range(self.num_envs)], next_seeds
         except BaseException:
-            placement.mark_stale(range(self.num_envs))  # the previous episodes go on, or those that have just begun
+            placement.stale.update(range(self.num_envs))  # the previous episodes go on, or those that have just begun
             raise
         self._raise_if_wanted(results)
         return [episode.entry() for episode in self._episodes]
@@ -282,7 +282,7 @@ class EnvStateManager(ClosedAtExit):
                     if entry is not None:
                         entries.append(entry)
         except BaseException:
-            placement.mark_stale(turns)  # the episodes are as before the turn, or as after it
+            placement.stale.update(turns)  # the episodes are as before the turn, or as after it
             raise
         self._raise_if_wanted(results)
         return entries
@@ -380,7 +380,7 @@ class EnvStateManager(ClosedAtExit):
                 use_workers=self._use_multiprocessing,
                 replay_target=lambda env: self._episodes[env].replay_target,
             )
-            placement.mark_stale(range(len(self._episodes)))
+            placement.stale.update(range(len(self._episodes)))
             self._check_open()  # if it was closed meanwhile, these workers are ended when this call leaves
         return placement
 
@@ -396,8 +396,8 @@ class EnvStateManager(ClosedAtExit):
         """
         self._closed = True
         placement = self._placement
-        if placement is not None and self._guard.is_taken:
-            placement.end_workers()
+        if placement is not None and placement.workers is not None and self._guard.is_taken:
+            placement.workers.end_workers()
         if self._guard.wait_until_free(_CLOSE_SECONDS):
             self._close_placement()
 

@@ -155,7 +155,7 @@ class EnvSpecs:
 
 def read_env_specs(settings: GroupsSettings, mode: str) -> EnvSpecs:
     """Return the environments of a mode."""
-    from parallel_envs.groups.config_reader import read_env_config
+    from parallel_envs.groups.config import read_env_config
 
     block = settings.block(mode)
     envs, tag_specs, where = list[EnvSpec](), dict[str, TagSpec](), dict[str, str]()
