@@ -15,24 +15,20 @@ custom_envs:
 Without `n_groups` the `env_groups` are split evenly among the tags. A configuration whose `es_manager` names no groups,
 and that has no `custom_envs`, gets default ones: 8 groups of 16 rooms of Sokoban to train in.
 
-Names at the top other than `seed`, `es_manager` and `custom_envs` belong to other parts of a larger file and are
-ignored, unless they are fields of these blocks in the wrong place. All of `custom_envs` is checked, whichever mode is
-used. But a tag that neither mode names may have an `env_type` that is neither known nor similar to a known one, and
-fields that its environment does not have: a file for many experiments may have types that another script registers, and
-fields of other versions of an environment.
+Other names at the top belong to other parts of a larger file and are ignored, unless they are fields of these blocks in
+the wrong place. All of `custom_envs` is checked, whichever mode is used. But a tag that neither mode names may have an
+`env_type` that is neither known nor similar to a known one, and fields that its environment does not have: a file for
+many experiments may have types that another script registers, and fields of other versions of an environment.
 
-A YAML file may have Hydra's form: the list `defaults`, and interpolations. So RAGEN's `base.yaml` beside its
-`envs.yaml` can be given as it is. Hydra and OmegaConf are not needed.
-
-A file with a list `defaults` is merged over the files in the list, in Hydra's order: the later entry wins, and the file
+A YAML file may have Hydra's form: a list `defaults`, and interpolations. So RAGEN's `base.yaml` beside its `envs.yaml`
+can be given as it is, without Hydra. Files in `defaults` are merged in Hydra's order: the later one wins, and the file
 itself comes at the place of `_self_`, or last. Blocks are merged name by name; other values are replaced. Only files in
-the folder of the first one are read. An entry without such a file is ignored, because other parts of a training
-configuration come from elsewhere (RAGEN's `ppo_trainer` from verl): errors name it if something is missing. The entry
-`group: option` names the file `group/option.yaml`.
+the folder of the first one are read; others are ignored, because they may concern other parts of a training (RAGEN's
+`ppo_trainer` from verl): errors name them if something is missing. The entry `group: option` names `group/option.yaml`.
 
-An interpolation `${a.b}` stands for the value of that name; a leading dot means a name in the same block. Any other
-interpolation in the blocks that are read (a resolver such as `${oc.env:HOME}`, an unknown name, a circle) raises
-`BadSettings`, and so does `???`, Hydra's mark of a missing value. `\\${` is a plain `${`.
+An interpolation `${a.b}` stands for the value of that name; a leading dot means a name in the same block. Any other one
+in the blocks that are read (a resolver such as `${oc.env:HOME}`, an unknown name, a circle) raises `BadSettings`, and
+so does `???`, Hydra's mark of a missing value. `\\${` is a plain `${`.
 """
 
 from __future__ import annotations
@@ -250,10 +246,7 @@ DEFAULT_MODES: Mapping[str, Any] = {
 
 
 def with_default_groups(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with the default groups, if it has no groups in `es_manager` and no `custom_envs`.
-
-    If it has one of the two, it is returned as it is, since the other one's defaults would not fit it.
-    """
+    """Return the configuration with the default groups, if it has no groups in `es_manager` and no `custom_envs`."""
     block = content.get("es_manager")
     if "custom_envs" in content or not isinstance(block, Mapping) or DEFAULT_MODES.keys() & block.keys():
         return dict(content)
@@ -492,10 +485,7 @@ _MOST_STEPS = 50
 
 
 def _merged_file(path: Path, root: Path, above: tuple[Path, ...], missing: list[str]) -> Any:
-    """Return the content of a file merged over its `defaults`. Add the names of files that are not there to `missing`.
-
-    `above`: the files whose `defaults` led here. `root`: the folder of the first one.
-    """
+    """Return the content of a file merged over its `defaults`. Names of files that are not there go to `missing`."""
     if path in above:
         circle = " -> ".join(str(one) for one in (*above, path))
         raise BadSettings(f"The files name one another in their `defaults`: {circle}. Take one entry out.")

@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 
 
 class EnvHost:
-    """The environments of one process, by number, each made as the spec of its tag says.
-
-    In a worker there is a clock, and environments of a tag with several threads are done in threads. Otherwise one is
-    done after the other. With `copies`, answers are copies.
-    """
+    """The environments of one process, by number, each made as the spec of its tag says."""
 
     def __init__(
         self,
@@ -113,7 +109,7 @@ class EnvHost:
         """
         alone, by_tag = dict[int, Any](), dict[str, dict[int, Any]]()
         for env, argument in request.arguments.items():
-            if self._ensure_made(env, answers):
+            if self._ensure_ready(env, None, answers):
                 spec = self._specs[env]
                 is_alone = spec.threads == 1 or self._envs[env].uses_global_random
                 (alone if is_alone else by_tag.setdefault(spec.tag, {}))[env] = argument
@@ -138,7 +134,7 @@ class EnvHost:
         due, ended = (None, None) if self._clock is None else (self._clock.due, self._clock.ended)
         for env, argument in pairs:
             hosted = envs[env]
-            if (replays or not hosted.made) and not self._prepare(env, replays.get(env), answers):
+            if (replays or not hosted.made) and not self._ensure_ready(env, replays.get(env), answers):
                 continue
             if due is not None:
                 due[env] = now() + seconds
@@ -152,33 +148,24 @@ class EnvHost:
                 ended[env] = now()
                 due[env] = 0.0
 
-    def _prepare(self, env: int, replay: Replay | None, answers: Answers) -> bool:
-        """Make and replay an environment where needed. Return False if it broke."""
-        if not self._ensure_made(env, answers) or replay is None:
-            return self._envs[env].made
-
-        def work() -> None:
-            answers.replayed[env] = self._envs[env].replay(replay)
-
-        return self._tried(env, REPLAYING, self._limits.of(REPLAYING, replay), work, answers)
-
-    def _ensure_made(self, env: int, answers: Answers) -> bool:
+    def _ensure_ready(self, env: int, replay: Replay | None, answers: Answers) -> bool:
+        """Make and replay an environment where needed. Return False if it broke, which is then among the errors."""
         hosted = self._envs[env]
-        return hosted.made or self._tried(env, MAKING, self._limits.of(MAKING), hosted.make, answers)
-
-    def _tried(self, env: int, doing: str, seconds: float, work: Callable[[], None], answers: Answers) -> bool:
-        """Do work before a job. Return False if it raised, which is then among the errors."""
-        if self._clock is not None:
-            self._clock.begin(env, seconds, doing)
-        try:
-            work()
-            leave_if_forked()
-        except BaseException as error:  # noqa: BLE001  # the same
-            self._note_error(env, doing, error, answers, drops=True)
-            return False
-        finally:
+        steps = list[tuple[str, Callable[[], Any]]]() if hosted.made else [(MAKING, hosted.make)]
+        if replay is not None:
+            steps.append((REPLAYING, lambda: answers.replayed.update({env: hosted.replay(replay)})))
+        for doing, work in steps:
             if self._clock is not None:
-                self._clock.end(env)
+                self._clock.begin(env, self._limits.of(doing, replay), doing)
+            try:
+                work()
+                leave_if_forked()
+            except BaseException as error:  # noqa: BLE001  # the same
+                self._note_error(env, doing, error, answers, drops=True)
+                return False
+            finally:
+                if self._clock is not None:
+                    self._clock.end(env)
         return True
 
     def _note_error(self, env: int, doing: str, error: BaseException, answers: Answers, *, drops: bool) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parallel_envs.engine import Unpicklable, cores_here, dump_reply, picklable, unpicklable_part, user_stacklevel
+from parallel_envs.engine import Unpicklable, cores_here, dump_reply, user_stacklevel
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.groups.env_host import EnvHost
 from parallel_envs.groups.failures import EnvFailure, divergence_failure, error_failure
@@ -69,14 +69,7 @@ class EnvPlacement:
             try:
                 self.workers = WorkerGroup(worker_of, self._tags, specs.tag_specs, limits, settings.context, self.stale)
             except Unpicklable as error:
-                for tag, spec in specs.tag_specs.items():
-                    for name in ("factory", "config"):
-                        if not picklable(part := getattr(spec, name)):
-                            raise Unpicklable(
-                                f"{unpicklable_part(part, f'the {name} of {tag!r}')} cannot be pickled, so it cannot "
-                                "travel to a worker process. Make it inside the environment, or say where: caller in "
-                                f"`custom_envs.{tag}`. ({error.__cause__!r})"
-                            ) from error
+                error.add_note("Make it inside the environment, or say where: caller in its block of custom_envs.")
                 raise
             except (WorkerStartError, OSError, MemoryError) as error:  # nothing has been stepped, so nothing is lost
                 warnings.warn(
@@ -134,10 +127,7 @@ class EnvPlacement:
         return Request(request.job, request.arguments, {env: self._replay_target(env)[0] for env in stale})
 
     def close(self) -> None:
-        """End the workers, and close the environments in the caller.
-
-        In a process forked from the owner's, nothing is closed: the owner still uses all of it.
-        """
+        """End the workers, and close the environments in the caller."""
         if self.workers is not None:
             if self.workers.pool.forked_from is not None:
                 return

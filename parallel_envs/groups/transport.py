@@ -155,16 +155,7 @@ class TimeLimits:
 
 
 class WorkerClock:
-    """Times in shared memory at which each environment of a worker is late. 0: the environment is idle.
-
-    The worker writes; the manager reads. The worker also writes the number of its request: an environment that is still
-    busy with an earlier request, which was interrupted, does not fail the present one.
-
-    Args:
-        block: The memory, in which each worker has a part.
-        num_envs: The number of environments of all workers.
-        worker: The worker that the clock belongs to.
-    """
+    """Times in shared memory at which each environment of a worker is late. 0: the environment is idle."""
 
     def __init__(self, block: SharedBlock, num_envs: int, worker: int) -> None:
         num_cells = _NUM_WORKER_CELLS + 3 * num_envs

@@ -67,33 +67,20 @@ class InFlightRequest:
 
 @dataclass(slots=True)
 class LostWorker:
-    """A worker that was lost during a request, the activities of its environments, and the failures of late ones."""
+    """A worker that died during a request, the activities of its environments, and the failures of late ones.
+
+    Or a worker whose answers cannot be unpickled, and the exception.
+    """
 
     worker: int
-    death: Death
-    at_work: Mapping[int, str]
+    death: Death | None
+    at_work: Mapping[int, str] = field(default_factory=dict)
     late: dict[int, EnvFailure] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class UnreadableAnswers:
-    """A worker whose answers cannot be unpickled, and the exception."""
-
-    worker: int
-    failure: Failure
+    unreadable: Failure | None = None
 
 
 class WorkerGroup:
-    """Workers, each of which holds its environments for good.
-
-    Args:
-        worker_of: The worker of each environment.
-        tags: The tag of each environment.
-        specs: How the environments of each tag are made.
-        limits: How long environments may take.
-        context: The start method.
-        stale: The environments that are not in the state of their episodes, which is kept up to date here.
-    """
+    """Workers, each of which holds its environments for good."""
 
     def __init__(
         self,
@@ -128,10 +115,7 @@ class WorkerGroup:
             undo.pop_all()
 
     def _host_envs(self, workers: Sequence[int]) -> None:
-        """Give workers their environments, which are constructed by their first request.
-
-        A worker that dies of it is replaced at its next request.
-        """
+        """Give workers their environments, which are constructed by their first request."""
         registrations, calls = Registrations.here(), dict[int, Call]()
         for worker in workers:
             tags = {env: self._tags[env] for env in self._envs_of[worker]}
@@ -208,11 +192,9 @@ class WorkerGroup:
                 sent = self.begin(with_replays(again))
         return received, failed
 
-    def _end(
-        self, sent: InFlightRequest, convert: Convert | None
-    ) -> tuple[Answers, list[LostWorker | UnreadableAnswers]]:
+    def _end(self, sent: InFlightRequest, convert: Convert | None) -> tuple[Answers, list[LostWorker]]:
         """Wait for the answers. Lost workers have been replaced; their environments are not among the answers."""
-        answers, losses, late = Answers(), list[LostWorker | UnreadableAnswers](), dict[int, dict[int, EnvFailure]]()
+        answers, losses, late = Answers(), list[LostWorker](), dict[int, dict[int, EnvFailure]]()
         for worker, pending in sent.pending.items():
             while pending.waiting and not self.pool.wait(pending, self._deadlines.seconds_left(sent)):
                 self._deadlines.end_late_workers(sent, late)
@@ -225,12 +207,12 @@ class WorkerGroup:
             try:
                 own: Answers = pickle.loads(reply.value)
             except Exception as error:  # noqa: BLE001  # user code may raise anything when it is unpickled
-                losses.append(UnreadableAnswers(worker, Failure.of(error)))
+                losses.append(LostWorker(worker, None, unreadable=Failure.of(error)))
                 continue
             answers.update(own.converted(convert))
         answers.note_stale(sent.request.job, self._stale)
         for loss in losses:
-            if isinstance(loss, LostWorker):
+            if loss.death is not None:
                 self._replace(loss.worker)
         return answers, losses
 
@@ -284,10 +266,7 @@ def raise_worker_failure(reply: Reply) -> None:
 
 
 class Deadlines:
-    """Decides when a worker of a pool is ended: at the deadline of an environment, or if the worker itself is stuck.
-
-    `envs_of`: the environments of each worker. `clocks`: the clock of each worker.
-    """
+    """Decides when a worker of a pool is ended: at the deadline of an environment, or if the worker itself is stuck."""
 
     def __init__(
         self,
@@ -362,18 +341,17 @@ class LossPolicy:
         self._tried: set[int] = set()
         self._idle_deaths: dict[int, int] = {}
 
-    def decide(
-        self, loss: LostWorker | UnreadableAnswers, unanswered: Sequence[int]
-    ) -> tuple[dict[int, EnvFailure], list[list[int]]]:
+    def decide(self, loss: LostWorker, unanswered: Sequence[int]) -> tuple[dict[int, EnvFailure], list[list[int]]]:
         """Return the failures, and the batches of environments to be asked again, one batch after the other."""
-        if isinstance(loss, UnreadableAnswers):
-            if len(unanswered) > 1:
-                return {}, [[env] for env in unanswered]
-            return {env: error_failure(env, self._tags[env], SENDING, loss.failure) for env in unanswered}, []
+        death, at_work = loss.death, loss.at_work
+        if loss.unreadable is not None and len(unanswered) == 1:
+            [env] = unanswered
+            return {env: error_failure(env, self._tags[env], SENDING, loss.unreadable)}, []
+        if death is None:
+            return {}, [[env] for env in unanswered]
         if loss.late:
             _log.warning("%s", "\n".join(map(str, loss.late.values())))
             return dict(loss.late), [[env for env in unanswered if env not in loss.late]]
-        death, at_work = loss.death, loss.at_work
         if at_work:
             text = str(worker_died(death, list(at_work), " and ".join(sorted(set(at_work.values())))))
         else:
