@@ -17,7 +17,7 @@ from parallel_envs.evaluation import BadEvaluation, EvaluationResult, evaluate, 
 from parallel_envs.evaluation.comparison import compare, cross_play, elo_ratings, paired_scores, pairings_of
 from parallel_envs.evaluation.records import BadDocument
 from parallel_envs.groups import EnvStateManager
-from parallel_envs.groups.config_reader import read_settings as read_groups
+from parallel_envs.groups.config import read_settings as read_groups
 from parallel_envs.groups.failures import BadSettings as BadGroups
 from parallel_envs.policies import PolicySpec
 from tests.cli.test_tool import command

@@ -1,4 +1,4 @@
-"""The configuration of groups: its blocks, their fields, and the defaults. `config_reader` reads it.
+"""The configuration of groups: its blocks, their fields, the defaults, and `read_settings`, which reads it.
 
 seed: {train: 10000, val: 123}
 es_manager:
@@ -14,32 +14,58 @@ custom_envs:
 
 Without `n_groups` the `env_groups` are split evenly among the tags. A configuration whose `es_manager` names no groups,
 and that has no `custom_envs`, gets default ones: 8 groups of 16 rooms of Sokoban to train in.
+
+Other names at the top belong to other parts of a larger file and are ignored, unless they are fields of these blocks in
+the wrong place. All of `custom_envs` is checked, whichever mode is used. But a tag that neither mode names may have an
+`env_type` that is neither known nor similar to a known one, and fields that its environment does not have: a file for
+many experiments may have types that another script registers, and fields of other versions of an environment.
+
+A YAML file may have Hydra's form: a list `defaults`, and interpolations. So RAGEN's `base.yaml` beside its `envs.yaml`
+can be given as it is, without Hydra. Files in `defaults` are merged in Hydra's order: the later one wins, and the file
+itself comes at the place of `_self_`, or last. Blocks are merged name by name; other values are replaced. Only files in
+the folder of the first one are read; others are ignored, because they may concern other parts of a training (RAGEN's
+`ppo_trainer` from verl): errors name them if something is missing. The entry `group: option` names `group/option.yaml`.
+
+An interpolation `${a.b}` stands for the value of that name; a leading dot means a name in the same block. Any other one
+in the blocks that are read (a resolver such as `${oc.env:HOME}`, an unknown name, a circle) raises `BadSettings`, and
+so does `???`, Hydra's mark of a missing value. `\\${` is a plain `${`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import dataclasses
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
     FiniteFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    PydanticUserError,
     StrictBool,
-    Tag,
     TypeAdapter,
+    ValidationError,
 )
 from pydantic_core import PydanticKnownError, SchemaValidator, core_schema
 
 from parallel_envs.choices import GroupFailure, GroupMode, StartMethod, Where, words
+from parallel_envs.engine.pool import user_stacklevel
 from parallel_envs.groups.failures import BadSettings
+from parallel_envs.groups.registry import EnvType, env_type_named, known_env_types
+from parallel_envs.spelling import advice, nearest
+from parallel_envs.yaml_files import settings_in
+
+_log = logging.getLogger(__name__)
 
 # ---- bools and numbers ----------------------------------------------------------------------------------------------
 # Bools are not accepted as numbers, nor "yes" and "8" as bools and whole numbers. 1.0 is a whole number. A fraction may
@@ -63,11 +89,6 @@ Count = Annotated[PositiveInt, BeforeValidator(_refuse_bool_and_text)]
 CountFromZero = Annotated[NonNegativeInt, BeforeValidator(_refuse_bool_and_text)]
 Number = Annotated[FiniteFloat, BeforeValidator(_refuse_bool)]
 Seconds = Annotated[PositiveFloat, BeforeValidator(_refuse_bool)]
-
-
-def dataclass_reader(kind: type) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that makes a dataclass from a mapping and checks its fields like those of the blocks."""
-    return SchemaValidator(_with_checks(TypeAdapter(kind).core_schema)).validate_python
 
 
 _LEFT_ALONE = {"default", "metadata", "serialization", "keys_schema"}
@@ -118,7 +139,7 @@ class ModeBlock(_Block):
     def groups_of_tags(self) -> list[int]:
         """Return the number of groups of each tag. Without `n_groups` it is an even split, rounded down."""
         named = self.env_configs
-        return [self.env_groups // len(named.tags)] * len(named.tags) if named.n_groups is None else named.n_groups
+        return named.n_groups or [self.env_groups // max(len(named.tags), 1)] * len(named.tags)
 
 
 class ManagerBlock(_Block):
@@ -176,12 +197,8 @@ class SeedBlock(_Block):
     val: CountFromZero | None = None
 
 
-SEED_FORMS = ("one seed", "seeds by mode")
-"""Names of the two forms of `seed` in the locations of pydantic's errors."""
-
 Seed = Annotated[
-    Annotated[CountFromZero, Tag(SEED_FORMS[0])] | Annotated[SeedBlock, Tag(SEED_FORMS[1])],
-    Discriminator(lambda said: SEED_FORMS[isinstance(said, Mapping | SeedBlock)]),
+    SeedBlock, BeforeValidator(lambda said: {"train": said, "val": said} if isinstance(said, int | str) else said)
 ]
 
 
@@ -206,7 +223,7 @@ class GroupsSettings(_Block):
 
     def root_seed(self, mode: str) -> int | None:
         """Return the seed of a mode, or None for a random one."""
-        seed: int | None = self.seed if isinstance(self.seed, int) else getattr(self.seed, mode)
+        seed: int | None = getattr(self.seed, mode)
         return 123 if seed is None and mode == "val" else seed
 
 
@@ -229,11 +246,339 @@ DEFAULT_MODES: Mapping[str, Any] = {
 
 
 def with_default_groups(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with the default groups, if it has no groups in `es_manager` and no `custom_envs`.
-
-    If it has one of the two, it is returned as it is, since the other one's defaults would not fit it.
-    """
+    """Return the configuration with the default groups, if it has no groups in `es_manager` and no `custom_envs`."""
     block = content.get("es_manager")
     if "custom_envs" in content or not isinstance(block, Mapping) or DEFAULT_MODES.keys() & block.keys():
         return dict(content)
     return copy.deepcopy({**content, "custom_envs": DEFAULT_CUSTOM_ENVS, "es_manager": {**block, **DEFAULT_MODES}})
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def read_settings(given: Any) -> GroupsSettings:
+    """Return settings from a mapping, from the path of a YAML file, or as they are. Raises `BadSettings`."""
+    if isinstance(given, GroupsSettings):
+        settings = given
+    elif isinstance(given, Mapping):
+        settings = _validated(given, "the configuration", ())
+    elif isinstance(given, str | Path):
+        missing: list[str] = []
+        settings = _validated(_merged_file(Path(given), Path(given).parent, (), missing), str(given), missing)
+    else:
+        raise BadSettings(
+            f"The configuration is a {type(given).__name__}. Give a dict, the path of a YAML file, or GroupsSettings."
+        )
+    _check_consistency(settings)
+    return settings
+
+
+_PLACES: dict[str | None, str] = {
+    name: f"{place}{name}"
+    for block, place in (
+        (TagBlock, "custom_envs.TAG."),
+        (EnvConfigs, "es_manager.train.env_configs."),
+        (ModeBlock, "es_manager.train."),
+        (ManagerBlock, "es_manager."),
+        (GroupsSettings, ""),
+    )
+    for name in block.model_fields
+}
+"""Where each field stands."""
+_OF_OTHERS = ("train", "val", "tags", "context", "where")
+"""Fields that other parts of a larger file may have at the top, too."""
+_BLOCKS: dict[tuple[str, int], type[BaseModel]] = {
+    ("es_manager", 2): ManagerBlock,
+    ("es_manager", 3): ModeBlock,
+    ("es_manager", 4): EnvConfigs,
+    ("custom_envs", 3): TagBlock,
+    ("seed", 2): SeedBlock,
+}
+"""Blocks by the first name and the length of the paths of their fields."""
+
+
+def _validated(content: Mapping[str, Any], source: str, missing_files: Sequence[str]) -> GroupsSettings:
+    """Return the settings in a configuration. `missing_files`: files in its `defaults` that are not there.
+
+    Only our own blocks are read: elsewhere OmegaConf's values may raise when they are read.
+    """
+    try:
+        for key in content.keys() - GroupsSettings.model_fields.keys():
+            if (close := nearest(key, GroupsSettings.model_fields, cutoff=0.85)) is not None:
+                raise BadSettings(f"`{key}` is unknown. Did you mean `{close}`?")
+            meant = nearest(key, ManagerBlock.model_fields, cutoff=0.85) if "_" in str(key) else None
+            if (right := _PLACES.get(key, _PLACES.get(meant))) is not None and key not in _OF_OTHERS:
+                raise BadSettings(f"`{key}` does not stand at the top. Write it as `{right}`.")
+        ours = {key: _read_block(content, key) for key in ("es_manager", "seed") if key in content}
+        if "custom_envs" in content:
+            ours["custom_envs"] = _read_tags(content, ours.get("es_manager"))
+        return GroupsSettings.model_validate(with_default_groups(ours))
+    except ValidationError as error:
+        text = f"In {source}:{_mistakes(error)}"
+    except BadSettings as error:
+        text = f"In {source}:\n  {error}"
+    files = ", ".join(f"{name}.yaml" for name in missing_files)
+    raise BadSettings(text + (f"\n  Its `defaults` name files that are not beside it: {files}." if files else ""))
+
+
+def _mistakes(error: ValidationError) -> str:
+    """Return a line for each mistake that pydantic found in the blocks or in the config of an environment."""
+    lines = []
+    for mistake in error.errors():
+        path, kind, value = mistake["loc"], mistake["type"], mistake["input"]
+        name = ".".join(map(str, path))
+        if kind == "extra_forbidden":
+            key, known = str(path[-1]), _BLOCKS[str(path[0]), len(path)].model_fields
+            line = f"`{name}` is unknown. "
+            if (right := _PLACES.get(key)) is not None:
+                line += f"It stands elsewhere: write it as `{right}`."
+            else:
+                line += advice(key, known)
+                if path[0] == "custom_envs":
+                    block = ".".join(map(str, path[:-1]))
+                    line += f" What the environment is made with stands in `{block}.env_config`."
+        elif kind == "missing":
+            line = f"`{name}` is missing."
+        elif kind == "literal_error":
+            known_words = re.findall("'(.*?)'", mistake["ctx"]["expected"])
+            line = f"`{name}: {value!r}` is unknown. {advice(value, known_words)}"
+        else:
+            text = re.sub("^Value error, | or instance of [A-Za-z]+", "", mistake["msg"])
+            text = text if text.endswith((".", "?")) else f"{text}."
+            if kind == "dict_type" and isinstance(value, list):
+                text += f" Did you mean `{dict(enumerate(value))}`?"
+            line = f"`{name}: {value!r}`: {text}" if name else text
+        lines.append(f"\n  {line}")
+    return "".join(lines)
+
+
+def _read_block(content: Mapping[str, Any], *path: str) -> Any:
+    """Return the value at a path of names as plain dicts and lists, with its interpolations resolved."""
+    value: Any = content
+    try:
+        for part in path:
+            value = value[part]
+        value = _plain(value)
+    except Exception as error:  # OmegaConf's: an interpolation of an unknown name, a missing value
+        raise BadSettings(f"`{'.'.join(path)}` cannot be read: {type(error).__name__}: {error}") from error
+    return _resolved(content, value, path) if isinstance(content, dict) else value  # OmegaConf resolves its own
+
+
+def _plain(value: Any) -> Any:
+    """Return the mappings and sequences of a configuration library as dicts and lists."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | tuple):
+        return [_plain(one) for one in value]
+    return value
+
+
+def _read_tags(content: Mapping[str, Any], manager: Any) -> Any:
+    """Return the block `custom_envs` without tags that no mode names and that cannot be read or have unknown fields."""
+    try:
+        modes = [block for mode in ("train", "val") if (block := manager.get(mode)) is not None]
+        named = {tag for block in modes for tag in block["env_configs"]["tags"]}
+        tags = dict.fromkeys(content["custom_envs"].keys())
+    except (AttributeError, KeyError, TypeError):  # a block is wrong, which is reported later
+        return _read_block(content, "custom_envs")
+    blocks = {}
+    for tag in tags:
+        try:
+            block = _read_block(content, "custom_envs", tag)
+        except BadSettings as error:
+            if tag in named:
+                raise
+            _log.debug("custom_envs.%s is left out, as neither train nor val names it: %s", tag, error)
+            continue
+        if tag in named or not isinstance(block, dict) or block.keys() <= TagBlock.model_fields.keys():
+            blocks[tag] = block
+    return blocks
+
+
+def _check_consistency(settings: GroupsSettings) -> None:
+    """Raise BadSettings for fields that do not fit together, and for unknown types and configs of environments."""
+    manager, tags = settings.es_manager, settings.custom_envs
+    if not tags:
+        raise BadSettings("`custom_envs` is empty. Give it a block for each tag: `Small: {env_type: sokoban}`.")
+    named = set[str]()
+    for mode in ("train", "val"):
+        block: ModeBlock | None = getattr(manager, mode)
+        if block is None:
+            continue
+        where, own, counts = f"es_manager.{mode}", block.env_configs.tags, block.env_configs.n_groups
+        groups = block.groups_of_tags
+        if not own or len(groups) != len(own) or sum(groups) != block.env_groups:
+            raise BadSettings(
+                f"`{where}` has env_groups={block.env_groups}, tags={own} and n_groups={counts}. Give `n_groups` a "
+                "number of groups for each tag, which add up to `env_groups`; without `n_groups` the tags have equally "
+                "many."
+            )
+        for tag in own:
+            if tag not in tags:
+                raise BadSettings(
+                    f"The tag {tag!r} of `{where}.env_configs.tags` is not in `custom_envs`. {advice(tag, tags)}"
+                )
+        named.update(own)
+    known = known_env_types()
+    for name in manager.sequential_env_types:
+        if name not in known:
+            raise BadSettings(
+                f"`es_manager.sequential_env_types` has {name!r}, which is no env_type. {advice(name, known)}"
+            )
+    for tag, of_tag in tags.items():  # unused ones, too: a mistake is reported when it is written
+        is_foreign = of_tag.env_type not in known and nearest(of_tag.env_type, known) is None
+        if tag in named or not (is_foreign or _unknown_fields(of_tag)):
+            read_env_config(tag, of_tag)
+    if (penalty := manager.format_penalty) > 0:
+        warnings.warn(
+            f"es_manager.format_penalty={penalty} is positive. It is added, so turns without a valid action are "
+            f"rewarded. Give {-penalty} to punish them.",
+            UserWarning,
+            stacklevel=user_stacklevel(),
+        )
+
+
+# ---- configs of environments ----------------------------------------------------------------------------------------
+
+
+def read_env_config(tag: str, block: TagBlock) -> tuple[EnvType, Any]:
+    """Return the type of a tag's environments, and the config for its factory, with checked fields."""
+    where = f"custom_envs.{tag}"
+    try:
+        env_type = env_type_named(block.env_type)
+    except BadSettings as error:
+        raise BadSettings(f"In `{where}`: {error}") from None
+    given = block.env_config or {}
+    if env_type.config is None:
+        return env_type, given
+    for name in _unknown_fields(block):
+        known = [field.name for field in dataclasses.fields(env_type.config) if field.init]
+        meant = advice(name, known) if known else f"{env_type.name!r} takes nothing. Leave it out."
+        raise BadSettings(f"`{where}.env_config.{name}` is unknown. {meant}")
+    try:
+        try:
+            schema = TypeAdapter(env_type.config).core_schema
+        except (PydanticUserError, NameError):  # it has a field of a type of the user's own
+            return env_type, env_type.config(**given)
+        return env_type, SchemaValidator(_with_checks(schema)).validate_python(given)
+    except ValidationError as error:
+        raise BadSettings(f"In `{where}.env_config`:{_mistakes(error)}") from None
+    except (ValueError, TypeError) as error:  # the config's own check of itself
+        raise BadSettings(f"In `{where}.env_config`: {error}") from None
+
+
+def _unknown_fields(block: TagBlock) -> list[str]:
+    """Return the names in a tag's `env_config` that its environments do not take."""
+    if block.env_type not in known_env_types() or (config := env_type_named(block.env_type).config) is None:
+        return []
+    known = {field.name for field in dataclasses.fields(config) if field.init}
+    return [name for name in block.env_config or {} if name not in known]
+
+
+# ---- files in Hydra's form ------------------------------------------------------------------------------------------
+
+_INTERPOLATION = re.compile(r"(?<!\\)\$\{([^{}]*)\}")
+_NAME = re.compile(r"\.*[\w-]+(?:\.[\w-]+)*")
+_PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
+_MOST_STEPS = 50
+"""The longest chain of interpolations."""
+
+
+def _merged_file(path: Path, root: Path, above: tuple[Path, ...], missing: list[str]) -> Any:
+    """Return the content of a file merged over its `defaults`. Names of files that are not there go to `missing`."""
+    if path in above:
+        circle = " -> ".join(str(one) for one in (*above, path))
+        raise BadSettings(f"The files name one another in their `defaults`: {circle}. Take one entry out.")
+    own = settings_in(path, BadSettings)
+    if not isinstance(entries := own.get("defaults"), list):
+        return own
+    content: dict[str, Any] = {}
+    del own["defaults"]
+    for entry in entries if "_self_" in entries else [*entries, "_self_"]:
+        if entry == "_self_":
+            content = _merged(content, own)
+            continue
+        for name, block in _files_of(entry):
+            file = (root if name.startswith("/") else path.parent) / f"{name.strip('/')}.yaml"
+            if not file.is_file():
+                missing.append(name)
+                continue
+            below = _merged_file(file, root, (*above, path), missing)
+            found = _PACKAGE.search(file.read_text(encoding="utf-8"))  # the file's own line has the last word
+            package = found[1] if found else block
+            for part in reversed([] if package in ("", "_global_") else package.split(".")):
+                below = {part: below}
+            content = _merged(content, below)
+    return content
+
+
+def _files_of(entry: Any) -> Iterator[tuple[str, str]]:
+    """Yield the files that an entry of `defaults` names, without `.yaml`, each with the block for its content."""
+    pairs = entry.items() if isinstance(entry, Mapping) else [(entry, None)]
+    for left, options in pairs:
+        if not isinstance(left, str) or left.startswith("override "):
+            continue
+        name, _, package = left.removeprefix("optional ").partition("@")
+        if not isinstance(entry, Mapping):
+            yield name.removesuffix(".yaml"), package
+            continue
+        package = package or name.strip("/").replace("/", ".")
+        for option in options if isinstance(options, list) else [options]:
+            if isinstance(option, str):
+                yield f"{name}/{option.removesuffix('.yaml')}", package
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    both = {**below, **above}
+    for name, value in above.items():
+        if isinstance(value, dict) and isinstance(below.get(name), dict):
+            both[name] = _merged(below[name], value)
+    return both
+
+
+def _resolved(content: Mapping[str, Any], value: Any, path: tuple[Any, ...], steps: int = 0) -> Any:
+    """Return the value at a path in `content` with its interpolations resolved. `steps`: how many have led there."""
+    if isinstance(value, Mapping):
+        return {name: _resolved(content, one, (*path, name), steps) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_resolved(content, one, (*path, place), steps) for place, one in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    where = ".".join(map(str, path))
+    if value == "???":
+        raise BadSettings(f"`{where}: ???`: the value is still to be given. Give one.")
+    if "${" not in value:
+        return value
+    if whole := _INTERPOLATION.fullmatch(value):
+        return _interpolated(content, whole[1], path, value, steps)
+    text = _INTERPOLATION.sub(lambda found: str(_interpolated(content, found[1], path, value, steps)), value)
+    if re.search(r"(?<!\\)\$\{", text):
+        raise _unresolved(where, value, "is more than the name of another value")
+    return text.replace("\\${", "${")
+
+
+def _interpolated(content: Mapping[str, Any], name: str, path: tuple[Any, ...], text: str, steps: int) -> Any:
+    """Return the value of the name in an interpolation at `path`, which is part of `text`."""
+    where, name = ".".join(map(str, path)), name.strip()
+    if not _NAME.fullmatch(name):
+        raise _unresolved(where, text, "is more than the name of another value")
+    dots = len(name) - len(name.lstrip("."))
+    target = [*(path[: len(path) - dots] if dots else ()), *name.lstrip(".").split(".")]
+    found: Any = content
+    for part in target:
+        if isinstance(found, list) and str(part).isdecimal() and int(part) < len(found):
+            found = found[int(part)]
+        elif isinstance(found, Mapping) and part in found:
+            found = found[part]
+        else:
+            raise _unresolved(where, text, f"names `{'.'.join(map(str, target))}`, which is not there")
+    if steps == _MOST_STEPS:
+        raise _unresolved(where, text, "leads in a circle")
+    return _resolved(content, found, tuple(target), steps + 1)
+
+
+def _unresolved(where: str, text: str, what: str) -> BadSettings:
+    return BadSettings(
+        f"`{where}: {text}`: the interpolation {what}. Write the value itself, or resolve the configuration with "
+        "OmegaConf and give the result; a plain `${` is written `\\${`."
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import numbers
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import numpy as np
 
 from parallel_envs.groups.failures import BadTurn, EnvFailure
 from parallel_envs.groups.interface import INVALID, RAW_REWARD
-from parallel_envs.groups.transport import Played, Replay, ReplayTarget
+from parallel_envs.groups.transport import Played, Replay
 from parallel_envs.spelling import nearest
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 _FIELDS = ("env_id", "llm_response", "llm_raw_response", "actions")
 _LISTED = ", ".join(f"`{name}`" for name in _FIELDS)
 _fields_of = itemgetter(*_FIELDS)
+_STR = frozenset({str})
 
 Turns = dict[int, Sequence[str]]
 """The actions of each environment."""
@@ -39,97 +39,49 @@ Given = tuple[Any, Any, Any, Any]
 
 
 def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, dict[int, Given]]:
-    """Return the turns to be played, in order, and the input of each. Raises `BadTurn`; then none has been played.
-
-    All workers wait for this, so it must take little time.
-    """
+    """Return the turns to be played, in order, and the input of each. Raises `BadTurn`; then none has been played."""
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise BadTurn(f"step() was given a {type(given).__name__}. Give a list of dicts with {_LISTED}.")
-    turns, num_envs = Turns(), len(episodes)
-    rows, mistake = _read_rows(given)
-    for position, row in enumerate(rows):
-        env, _, _, actions = row
-        if type(env) is not int or not 0 <= env < num_envs:
-            env = _read_env_id(position, env, num_envs)
-        if not episodes[env].state[ALLOWANCE]:
-            raise _episode_over(position, episodes[env])
-        if type(actions) is not list:
-            actions = _read_actions(position, env, actions)
-        for action in actions:
-            if type(action) is not str:
-                actions = _read_actions(position, env, actions)
-                break
-        turns[env] = actions
-    if mistake is not None:
-        raise mistake
-    if len(turns) < len(rows):
-        envs = [int(env) for env, *_ in rows]
-        position = next(position for position, env in enumerate(envs) if env in envs[:position])
-        raise BadTurn(
-            f"Input {position} is a second one for env {envs[position]}. Give each environment one, with all its "
-            "actions.",
-            position=position,
-        )
-    return turns, dict(zip(turns, rows, strict=True))
-
-
-def _read_rows(given: Sequence[Any]) -> tuple[list[Given], BadTurn | None]:
-    """Return the fields of each input up to the first input without them, and the error for that one.
-
-    Inputs are read once and in order: some tables drop a row when it has been read.
-    """
-    rows = list[Given]()
-    if type(given) is list:  # nearly always, and quickly done
-        with contextlib.suppress(KeyError, TypeError, IndexError):
-            rows.extend(map(_fields_of, given))
-    for one in itertools.islice(given, len(rows), None):
-        position = len(rows)
+    turns, rows, num_envs = Turns(), dict[int, Given](), len(episodes)
+    for position, one in enumerate(given):
         try:
-            rows.append(_fields_of(one))
+            row = env, _, _, actions = _fields_of(one)
         except (KeyError, TypeError, IndexError):
-            if not isinstance(one, Mapping):
-                return rows, BadTurn(f"Input {position} is {one!r}. Give a dict with {_LISTED}.", position=position)
-            name = next((name for name in _FIELDS if name not in one), "env_id")
-            close = nearest(name, [str(key) for key in one if key not in _FIELDS])
-            spelt = f" It has `{close}`." if close else ""
-            return rows, BadTurn(f"Input {position} has no `{name}`.{spelt} Give {_LISTED}.", position=position)
-    return rows, None
-
-
-def _read_env_id(position: int, env_id: Any, num_envs: int) -> int:
-    if isinstance(env_id, bool) or not hasattr(env_id, "__index__"):
-        raise BadTurn(f"Input {position} has env_id={env_id!r}, which is no whole number.", position=position)
-    env = int(env_id)
-    if not 0 <= env < num_envs:
-        raise BadTurn(f"Input {position} is for env {env}, and there are envs 0 to {num_envs - 1}.", position=position)
-    return env
-
-
-def _episode_over(position: int, episode: Episode) -> BadTurn:
-    env = episode.spec.env_id
-    if episode.failure is not None:
-        why = f"which has failed. Leave out entries with a `failure`. ({episode.failure})"
-    else:
-        why = "whose episode is over. Give inputs for the entries that step() returned last."
-    return BadTurn(f"Input {position} is for env {env}, {why}", position=position)
-
-
-def _read_actions(position: int, env: int, actions: Any) -> tuple[str, ...]:
-    if isinstance(actions, str) or not isinstance(actions, Sequence):
-        raise BadTurn(
-            f"Input {position} (env {env}) has actions={actions!r}. Give a list of strings, empty if there are none.",
-            position=position,
-        )
-    read = []
-    for action in actions:
-        if not isinstance(action, str):
-            raise BadTurn(
-                f"Input {position} (env {env}) has the action {action!r}, of type {type(action).__name__}. Actions are "
-                "strings: the names in action_lookup, or free text.",
-                position=position,
-            )
-        read.append(str.__str__(action))  # NumPy's strings are strings too, and slow on their way to a worker
-    return tuple(read)
+            what = f"is {one!r}"
+            if isinstance(one, Mapping):
+                name = next((name for name in _FIELDS if name not in one), "env_id")
+                close = nearest(name, [str(key) for key in one if key not in _FIELDS])
+                what = f"has no `{name}`" + (f". It has `{close}`" if close else "")
+            raise BadTurn(f"Input {position} {what}. Give a dict with {_LISTED}.", position=position) from None
+        if type(env) is not int:
+            if isinstance(env, bool) or not hasattr(env, "__index__"):
+                raise BadTurn(f"Input {position} has env_id={env!r}, which is no whole number.", position=position)
+            env = int(env)
+        if not 0 <= env < num_envs:
+            why = f"Input {position} is for env {env}, and there are envs 0 to {num_envs - 1}."
+            raise BadTurn(why, position=position)
+        episode = episodes[env]
+        if not episode.state[ALLOWANCE]:
+            if episode.failure is not None:
+                why = f"which has failed. Leave out entries with a `failure`. ({episode.failure})"
+            else:
+                why = "whose episode is over. Give inputs for the entries that step() returned last."
+            raise BadTurn(f"Input {position} is for env {env}, {why}", position=position)
+        if env in turns:
+            why = f"Input {position} is a second one for env {env}. Give each environment one, with all its actions."
+            raise BadTurn(why, position=position)
+        if type(actions) is not list or not _STR.issuperset(map(type, actions)):
+            is_list = not isinstance(actions, str) and isinstance(actions, Sequence)
+            if not is_list or not all(isinstance(action, str) for action in actions):
+                raise BadTurn(
+                    f"Input {position} (env {env}) has actions={actions!r}. Give a list of strings: names in "
+                    "action_lookup, or free text; an empty list if there are none.",
+                    position=position,
+                )
+            # NumPy's strings are strings too, and slow on their way to a worker.
+            actions = [str.__str__(action) for action in actions]
+        turns[env], rows[env] = actions, row
+    return turns, rows
 
 
 IMAGE = "<images>"
@@ -260,8 +212,7 @@ class Episode:
         return self.entry()
 
     def set_metrics(self, own: Mapping[str, float]) -> None:
-        *state, _ = self.state
-        self.state = (*state, own)
+        self.state = (*self.state[:METRICS], own)
 
     # ---- what is known of it ----------------------------------------------------------------------------------------
 
@@ -290,10 +241,10 @@ class Episode:
         )
 
     @property
-    def replay_target(self) -> ReplayTarget:
-        """Return how a fresh environment is brought to the present state."""
+    def replay_target(self) -> tuple[Replay, Any]:
+        """Return how a fresh environment is brought to the present state, and that state."""
         done = tuple(self._actions[: self._num_actions])
-        return ReplayTarget(Replay(self._seed, self._mode, done, self.state[TURNS]), self.state[OBSERVATION])
+        return Replay(self._seed, self._mode, done, self.state[TURNS]), self.state[OBSERVATION]
 
     @property
     def _infos(self) -> list[Mapping[str, Any]]:
@@ -323,10 +274,7 @@ class Episode:
         return _means(self._infos).keys() if self.state[TURNS] else None
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics by name; only `failed` if the environment broke, since all others are unknown.
-
-        There is a `success` only if the environment reported one.
-        """
+        """Return the metrics by name; only `failed` if the environment broke, since all others are unknown."""
         if self.failure is not None:
             return {FAILED: 1.0}
         known = {"success": float(self._last_success)} if self._successes else {}
@@ -377,48 +325,36 @@ class EpisodeMetrics(NamedTuple):
 def with_pass_at_k(episodes: Sequence[EpisodeMetrics], group_size: int) -> list[dict[str, float]]:
     """Return each episode's metrics as `tag/name`, with `tag/pass@k`: whether an episode of its group succeeded.
 
-    There is no `pass@k` if all episodes of a group have failed, or if none reports success.
+    There is no `pass@k` if all episodes of a group have failed, or if none reports success. Zeros are added for metrics
+    that other episodes of the tag report: a missing `success` becomes 0, except in a tag where episodes have played
+    actions and none reported `success`. The other metrics of turns become 0 in an episode whose turns had no valid
+    action.
     """
-    episodes, passed = _with_zeros(episodes), dict[int, float]()
-    for one in episodes:
-        if (success := one.metrics.get("success")) is not None:
-            passed[one.group_id] = max(success, passed.get(one.group_id, 0.0))
-    named = []
-    for one in episodes:
-        own = {f"{one.tag}/{name}": value for name, value in one.metrics.items()}
-        passes = {f"{one.tag}/pass@{group_size}": passed[one.group_id]} if one.group_id in passed else {}
-        named.append(own | passes)
-    return named
-
-
-def _with_zeros(episodes: Sequence[EpisodeMetrics]) -> list[EpisodeMetrics]:
-    """Add zeros for metrics that other episodes of the tag report.
-
-    A missing `success` becomes 0, except in a tag where episodes have played actions and none reported `success`. The
-    other metrics of turns become 0 in an episode whose turns had no valid action.
-    """
-    in_turns: dict[str, set[str]] = {}
+    in_turns, passed = dict[str, set[str]](), dict[int, float]()
     for one in episodes:
         in_turns.setdefault(one.tag, set()).update(one.in_turns or ())
     reporting = {one.tag for one in episodes if "success" in one.metrics}
     silent = {one.tag for one in episodes if one.metrics.get("num_actions")} - reporting
-
-    def completed(one: EpisodeMetrics) -> EpisodeMetrics:
-        if "num_actions" not in one.metrics:  # it failed, so there are no metrics
-            return one
-        success = {} if one.tag in silent else {"success": 0.0}
-        did_nothing = one.in_turns is not None and one.in_turns <= {RAW_REWARD, INVALID}  # the manager's own
-        rest = dict.fromkeys(in_turns[one.tag] - {INVALID}, 0.0) if did_nothing else {}
-        return one._replace(metrics={**rest, **success, **one.metrics})
-
-    return [completed(one) for one in episodes]
+    completed = list[Mapping[str, float]]()
+    for one in episodes:
+        zeros: dict[str, float] = {}
+        if "num_actions" in one.metrics:  # else it failed, so there are no metrics
+            if one.in_turns is not None and one.in_turns <= {RAW_REWARD, INVALID}:  # the manager's own: it did nothing
+                zeros = dict.fromkeys(in_turns[one.tag] - {INVALID}, 0.0)
+            if one.tag not in silent:
+                zeros["success"] = 0.0
+        completed.append(both := {**zeros, **one.metrics})
+        if "success" in both:
+            passed[one.group_id] = max(both["success"], passed.get(one.group_id, 0.0))
+    named = []
+    for one, metrics in zip(episodes, completed, strict=True):
+        passes = {f"{one.tag}/pass@{group_size}": passed[one.group_id]} if one.group_id in passed else {}
+        named.append({f"{one.tag}/{name}": value for name, value in metrics.items()} | passes)
+    return named
 
 
 def means_by_tag(episodes: Sequence[EpisodeMetrics], named: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each metric over the episodes that have it; `tag/failed` is the share of failed episodes.
-
-    An episode that had turns, and no `manager_invalid_action` among its metrics, counts as 0 for that metric.
-    """
+    """Return the mean of each metric over the episodes that have it; `tag/failed` is the share of failed episodes."""
     values: dict[str, list[float]] = {}
     for one, metrics in zip(episodes, named, strict=True):
         values.setdefault(failed := f"{one.tag}/{FAILED}", []).append(one.metrics.get(FAILED, 0.0))

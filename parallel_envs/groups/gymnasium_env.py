@@ -41,13 +41,8 @@ class GymnasiumConfig:
 
 def make(config: GymnasiumConfig) -> GymnasiumEnv:
     """Make the environment of a config."""
-    try:
-        with explained(f"The environment {config.id!r}"):
-            env = gymnasium.make(config.id, **config.kwargs)
-    except gymnasium.error.UnregisteredEnv as error:
-        if ":" not in config.id:
-            error.add_note(f"If importing a package registers it, name that too: id: package:{config.id}.")
-        raise
+    with explained(f"The environment {config.id!r}"):
+        env = gymnasium.make(config.id, **config.kwargs)
     return GymnasiumEnv(env, config.actions, config.success_reward)
 
 
@@ -143,10 +138,7 @@ def _own(env: gymnasium.Env[Any, Any], name: str) -> Any:
 
 
 def read_action(text: str, space: gymnasium.Space[Any] | None) -> Any:
-    """Return the action that a text stands for, in the types of the space; None if it is not in the space.
-
-    An older environment without a space takes every text as an action.
-    """
+    """Return the action that a text stands for, in the types of the space; None if it is not in the space."""
     if space is None or (isinstance(space, spaces.Text) and space.contains(text)):
         return text
     try:

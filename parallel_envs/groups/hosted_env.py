@@ -1,11 +1,13 @@
 """An environment in its process: `HostedEnv` makes it, resets it, plays its turns and replays its episode.
 
-`GlobalRandomGuard` wraps an environment that draws from the global generators.
+`GlobalRandomGuard` wraps an environment that draws from the global generators, `RagenEnv` one written for RAGEN.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import random
 import sys
 import threading
@@ -20,30 +22,23 @@ from parallel_envs.engine import reraise_ctrl_c
 from parallel_envs.groups.interface import (
     INVALID,
     RAW_REWARD,
+    Outcome,
     actions_by_name,
     check_images,
     fold_name,
     number_or_zero,
     read_flag,
     read_outcome,
-    read_success,
 )
-from parallel_envs.groups.ragen_env import RagenEnv, is_ragen_env
 from parallel_envs.groups.transport import Job, Played, Replay
 from parallel_envs.vector.registry import OwnedEnvs
 
 _IMMUTABLE = frozenset({str, float, int, bool, type(None)})
 
-_FACTORY_ADVICE = "A factory, or an environment's class, is called with the config: def __init__(self, config)."
-_RESET_ADVICE = "An episode is begun with a seed and the mode, `train` or `val`: def reset(self, seed, mode)."
-
 
 @dataclass(frozen=True, slots=True)
 class TagSpec:
-    """Factory of the environments of a tag, and how they are used.
-
-    `threads`: how many of them may be stepped at once within a worker. `most_actions`: actions of an episode.
-    """
+    """Factory of the environments of a tag, and how they are used."""
 
     tag: str
     factory: Callable[[Any], Any]
@@ -85,23 +80,19 @@ class HostedEnv:
         with seeded(0):
             if params is not None and not params.frozen:  # environments written for RAGEN write into their config
                 config = copy.deepcopy(config)
-            made = _called(lambda: spec.factory(config), _FACTORY_ADVICE)
+            made = spec.factory(config)
             if self._owned is not None:
                 self._owned.claim(self._number, made)
             self._env = _adapted(made)
 
-    def drop(self) -> None:
-        """Close and forget the environment. The next job makes another one."""
+    def drop_quietly(self) -> None:
+        """Close and forget the environment, and ignore what it raises. The next job makes another one."""
         env, self._env = self._env, None
         if self._owned is not None:
             self._owned.release(self._number)
-        if callable(close := getattr(env, "close", None)):
-            close()
-
-    def drop_quietly(self) -> None:
-        """Drop an environment that broke, and ignore what it raises."""
         try:
-            self.drop()
+            if callable(close := getattr(env, "close", None)):
+                close()
         except BaseException as error:  # noqa: BLE001  # SystemExit too
             reraise_ctrl_c(error)
 
@@ -115,13 +106,20 @@ class HostedEnv:
 
     def _begin(self, seed: int, mode: str) -> None:
         env = self._env
-        self._state, self._left = _called(lambda: env.reset(seed, mode), _RESET_ADVICE), self._spec.most_actions
-        self._actions_by_name = actions_by_name(getattr(self._env, "action_lookup", None))
-        self._has_meaning = getattr(self._env, "has_meaning", None)
+        self._state, self._left = env.reset(seed, mode), self._spec.most_actions
+        self._actions_by_name = actions_by_name(getattr(env, "action_lookup", None))
+        self._has_meaning = getattr(env, "has_meaning", None)
 
     def play(self, actions: Sequence[str]) -> Played:
         """Play a turn: do as many of these actions as are left, until the episode is over."""
-        wanted, left = self._valid_actions(actions), self._left
+        names, left = self._actions_by_name, self._left
+        if names is None:
+            wanted: Sequence[Any] = actions if self._has_meaning is None else list(filter(self._has_meaning, actions))
+        else:
+            try:
+                wanted = [names[action] for action in actions]  # mostly all are spelt as they are in the lookup
+            except KeyError:
+                wanted = [names[name] for action in actions if (name := fold_name(action)) in names]
         doable = wanted if len(wanted) <= left else wanted[:left]
         executed, following, step = [*doable], iter(doable), self._env.step
         state, terminated, truncated = self._state, False, False
@@ -151,8 +149,9 @@ class HostedEnv:
             info[INVALID] = True
         if type(state) is not str:
             check_images(state)
-        if "success" in info and type(info["success"]) is not bool:
-            info["success"] = read_success(info["success"])
+        success = info.get("success")
+        if isinstance(success, str | bytes) or (isinstance(success, np.ndarray) and success.size == 1):
+            info["success"] = read_flag(success, "success in its info")
         if self._copies:
             state = _copied(state)
             info = info if _IMMUTABLE.issuperset(map(type, info.values())) else copy.deepcopy(info)
@@ -162,38 +161,18 @@ class HostedEnv:
         own, all_valid = self.measure() if over else None, 0 < len(wanted) == len(actions)
         return state, reward, terminated, truncated, info, executed, all_valid, own
 
-    def _valid_actions(self, actions: Sequence[str]) -> Sequence[Any]:
-        """Return the valid actions, as values; as text if actions have no names."""
-        names = self._actions_by_name
-        if names is None:
-            return actions if self._has_meaning is None else list(filter(self._has_meaning, actions))
-        try:
-            return [names[action] for action in actions]  # mostly all are spelt as they are in the lookup
-        except KeyError:
-            return [names[name] for action in actions if (name := fold_name(action)) in names]
-
     def render(self, mode: str) -> Any:
         """Return the picture or text that the environment shows: `text` or `rgb_array`."""
-        if callable(render := getattr(self._env, "render", None)):
-            shown = render(mode=mode)
-        elif mode == "text":
+        if mode == "text" and not callable(getattr(self._env, "render", None)):
             shown = self._state
         else:
-            raise AttributeError(
-                f"{_class_name(self._env)} has no render(mode), so it cannot be shown as {mode!r}. Give it one, or "
-                "render as 'text'."
-            )
+            shown = self._env.render(mode=mode)
         return _copied(shown) if self._copies else shown
 
     def measure(self) -> dict[str, float]:
+        """Return the environment's own metrics."""
         metrics = getattr(self._env, "metrics", None)
-        if not callable(metrics):
-            return {}
-        try:
-            given = metrics()
-        except Exception as error:
-            error.add_note("It comes from metrics(), which is called at the end of an episode.")
-            raise
+        given = metrics() if callable(metrics) else {}
         try:
             return {str(name): float(value) for name, value in given.items()}
         except (AttributeError, TypeError, ValueError):
@@ -217,19 +196,6 @@ WORK: Mapping[Job, Callable[..., Any]] = {
     Job.MEASURE: lambda hosted, _: hosted.measure(),
 }
 """Function of each job, called with the hosted environment and the argument."""
-
-
-def _called(call: Callable[[], Any], advice: str) -> Any:
-    """Return the result of a call. If the called function does not accept the arguments, add advice to the error."""
-    try:
-        return call()
-    except TypeError as error:
-        place = error.__traceback__
-        while place is not None and place.tb_frame.f_code is not call.__code__:
-            place = place.tb_next
-        if place is not None and place.tb_next is None:  # raised by the call itself, not inside the called function
-            error.add_note(advice)
-        raise
 
 
 def _adapted(env: Any) -> Any:
@@ -276,26 +242,18 @@ class GlobalRandomGuard:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._env, name)
-        if not callable(found):
-            return found
-
-        def call(*arguments: Any, **named: Any) -> Any:
-            with self._own_generators():
-                return found(*arguments, **named)
-
-        return call
+        return functools.partial(self._call, found) if callable(found) else found
 
     def reset(self, seed: int, mode: str) -> Any:
-        with self._own_generators(seed):
-            return self._env.reset(seed, mode)
+        self._states = None
+        return self._call(self._env.reset, seed, mode, own_seed=seed)
 
-    @contextmanager
-    def _own_generators(self, seed: int | None = None) -> Iterator[None]:
-        with seeded(seed):
-            if seed is None and self._states is not None:
+    def _call(self, method: Callable[..., Any], *arguments: Any, own_seed: int | None = None, **named: Any) -> Any:
+        with seeded(own_seed):
+            if self._states is not None:
                 _set_generators(self._states)
             try:
-                yield
+                return method(*arguments, **named)
             finally:
                 self._states = random.getstate(), np.random.get_state()
 
@@ -317,3 +275,72 @@ def seeded(seed: int | None) -> Iterator[None]:
 def _set_generators(states: tuple[Any, Any]) -> None:
     random.setstate(states[0])
     np.random.set_state(states[1])
+
+
+# ---- environments written for RAGEN ---------------------------------------------------------------------------------
+
+_NUM_SEEDS = 2**32
+"""RAGEN's environments seed NumPy's old generator, which takes smaller seeds only."""
+
+
+def is_ragen_env(env: Any) -> bool:
+    """Return whether an environment is written for RAGEN."""
+    if hasattr(env, "action_lookup") or not callable(getattr(env, "render", None)):
+        return False
+    return hasattr(getattr(env, "config", None), "action_lookup") or any(
+        kind.__module__ == "ragen.env.base" for kind in type(env).__mro__
+    )
+
+
+class RagenEnv:
+    """An environment written for RAGEN, with the methods of `GroupEnv`.
+
+    It has `config.action_lookup` (None: actions are text) and no `action_lookup` of its own, and behaves as in RAGEN:
+    `reset(seed=..., mode=...)` is called with keywords, without the mode if it does not take one. `step(action)`
+    returns `(state, reward, done, info)`. The state is what `render()` returns afterwards: an array is a picture, a
+    list of arrays several pictures. It may draw from the global generators, which are kept apart for it.
+    """
+
+    uses_global_random = True
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        try:
+            parameters = inspect.signature(env.reset).parameters
+            self._takes_mode = "mode" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        except (ValueError, TypeError):  # a compiled function may have no signature
+            self._takes_mode = True
+
+    @property
+    def action_lookup(self) -> Any:
+        """The lookup of the episode: RAGEN's bandit makes it in `reset`."""
+        return getattr(self._env.config, "action_lookup", None)
+
+    def reset(self, seed: int, mode: str) -> Any:
+        mode_if_wanted = {"mode": mode} if self._takes_mode else {}
+        returned = self._env.reset(seed=seed % _NUM_SEEDS, **mode_if_wanted)
+        return self._state(returned[0] if isinstance(returned, tuple) else returned)
+
+    def step(self, action: Any) -> Outcome:
+        returned = self._env.step(action)
+        state, reward, terminated, truncated, info = read_outcome(returned, type(self._env).__name__)
+        return self._state(state), reward, terminated, truncated, info
+
+    def render(self, mode: str = "text") -> Any:
+        """Return the picture or text, in the mode of the config; as `rgb_array` if `render` takes a mode."""
+        if mode != "text" and "mode" in inspect.signature(self._env.render).parameters:
+            return self._env.render(mode=mode)
+        return self._env.render()
+
+    def close(self) -> None:
+        if callable(close := getattr(self._env, "close", None)):
+            close()
+
+    def _state(self, returned: Any) -> Any:
+        """Return what `render()` shows, or the returned state if `render()` returns None."""
+        shown = self._env.render()
+        if isinstance(shown, np.ndarray):
+            return {"text": "", "images": [shown]}
+        if isinstance(shown, list) and shown and all(isinstance(one, np.ndarray) for one in shown):
+            return {"text": "", "images": shown}
+        return returned if shown is None else shown

@@ -88,42 +88,23 @@ def read_outcome(returned: Any, env_name: str) -> Outcome:
         returned = tuple(itertools.islice(returned, _MOST_VALUES + 1))
     if isinstance(returned, tuple | list) and len(returned) in (4, 5) and isinstance(returned[-1], Mapping):
         state, reward, terminated, *truncated, info = returned
-        return state, _read_reward(reward), read_flag(terminated), read_flag(truncated[0] if truncated else False), info
-    if not isinstance(returned, tuple | list):
-        found = f"a {type(returned).__name__}"
-    elif len(returned) not in (4, 5):
-        found = f"{len(returned)} values"
-    else:
-        found = f"{len(returned)} values, of which the last is a {type(returned[-1]).__name__}"
+        if type(reward) is not int:
+            if reward is None or np.asarray(reward).dtype.kind in _KINDS_WITHOUT_NUMBERS:
+                raise TypeError(f"step() returned the reward {reward!r}. Give a number: 0.0, if there is no reward.")
+            reward = float(np.asarray(reward).astype(float).reshape(()))
+        return state, reward, read_flag(terminated), read_flag(truncated[0] if truncated else False), info
+    found = f"{len(returned)} values" if isinstance(returned, tuple | list) else f"a {type(returned).__name__}"
     raise TypeError(
         f"step() of {env_name!r} returned {found}. Return (state, reward, terminated, truncated, info), info being a "
         "dict."
     )
 
 
-def _read_reward(reward: Any) -> float:
-    if type(reward) is int:
-        return reward
-    if isinstance(reward, float | int):
-        return float(reward)
-    number = np.asarray(reward)
-    if reward is None or number.dtype.kind in _KINDS_WITHOUT_NUMBERS:
-        raise TypeError(f"step() returned the reward {reward!r}. Give a number: 0.0, if there is no reward.")
-    return float(number.astype(float).reshape(()))
-
-
-def read_flag(value: Any) -> bool:
-    """Return `terminated` or `truncated` as a bool. Text is refused, because bool("False") is True."""
+def read_flag(value: Any, name: str = "terminated or truncated") -> bool:
+    """Return a flag as a bool. Text is refused, because bool("False") is True."""
     if isinstance(value, str | bytes):
-        raise TypeError(f"step() returned {value!r} for terminated or truncated. Give True or False.")
+        raise TypeError(f"step() returned {value!r} for {name}. Give True or False.")
     return bool(value)
-
-
-def read_success(value: Any) -> Any:
-    """Return `success` of an info. An array of one value becomes a bool, which nobody can write into."""
-    if isinstance(value, str | bytes):  # bool("no") is True
-        raise TypeError(f"step() returned {value!r} for success in its info. Give True or False.")
-    return bool(value) if isinstance(value, np.ndarray) and value.size == 1 else value
 
 
 def number_or_zero(value: Any) -> float:
@@ -138,19 +119,14 @@ def check_images(state: Any) -> None:
     """Raise TypeError if a state has `images` that are not a list of uint8 pictures."""
     match state:
         case {"text": _, "images": images} if images is not None:
-            if not (isinstance(images, list | tuple) or (isinstance(images, np.ndarray) and images.ndim == 4)):
-                raise TypeError(f"A state has the images {_described(images)}. Give a list of pictures.")
-            for image in images:
-                if not (isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.shape[2:] == (3,)):
+            is_list = isinstance(images, list | tuple) or (isinstance(images, np.ndarray) and images.ndim == 4)
+            for image in images if is_list else [images]:
+                is_picture = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.shape[2:] == (3,)
+                if not is_list or not is_picture:
+                    found = f"{image.dtype} of {image.shape}" if isinstance(image, np.ndarray) else reprlib.repr(image)
                     raise TypeError(
-                        f"A state has the image {_described(image)}. Give arrays of uint8 of shape (height, width, 3)."
+                        f"A state has the images {found}. Give a list of arrays of uint8 of shape (height, width, 3)."
                     )
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of {value.dtype} of shape {value.shape}"
-    return reprlib.repr(value)
 
 
 # ---- names of actions -----------------------------------------------------------------------------------------------

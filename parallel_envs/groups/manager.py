@@ -75,13 +75,7 @@ class GroupStats:
 
 @dataclass(frozen=True, slots=True)
 class GroupSeeds:
-    """Source of the seeds of groups: equal for all members, different between groups, resets and modes.
-
-    Attributes:
-        mode: `train` goes on to the next seeds with each reset, `val` begins with the same ones each time.
-        root: The seed of all seeds. None: a random one.
-        num_resets: How many resets have drawn from `root`.
-    """
+    """Source of the seeds of groups: equal for all members, different between groups, resets and modes."""
 
     mode: str
     root: int | None
@@ -143,37 +137,19 @@ class EnvStateManager(ClosedAtExit):
 
     @suggests_keywords
     def __init__(self, config: Mapping[str, Any] | str | Path | GroupsSettings, mode: GroupMode = "train") -> None:
-        from parallel_envs.groups.config_reader import read_settings
+        from parallel_envs.groups.config import read_settings
 
         self._closed = False
         self._guard = CallGuard("EnvStateManager")
         self._placement: EnvPlacement | None = None
         self.settings = read_settings(config)
-        self._mode = mode
+        self.mode: str = mode
         self._specs = read_env_specs(self.settings, mode)
+        self.envs: tuple[EnvSpec, ...] = self._specs.envs  # by `env_id`
+        self.num_envs, self.group_size = len(self.envs), self._specs.group_size
         self._use_multiprocessing = self.settings.es_manager.use_multiprocessing
         self._seeds = GroupSeeds(mode, self.settings.root_seed(mode))
         self._episodes: list[Episode] = []
-
-    # ---- what it is -------------------------------------------------------------------------------------------------
-
-    @property
-    def envs(self) -> tuple[EnvSpec, ...]:
-        """The environments, by `env_id`."""
-        return self._specs.envs
-
-    @property
-    def mode(self) -> str:
-        """`train` or `val`, as given to the constructor."""
-        return self._mode
-
-    @property
-    def num_envs(self) -> int:
-        return len(self._specs.envs)
-
-    @property
-    def group_size(self) -> int:
-        return self._specs.group_size
 
     @property
     @_one_after_another
@@ -237,7 +213,7 @@ class EnvStateManager(ClosedAtExit):
             with delay_ctrl_c():  # a Ctrl-C comes before all of it, or after
                 self._episodes, self._seeds = [episodes[env] for env in range(self.num_envs)], next_seeds
         except BaseException:
-            placement.mark_stale(range(self.num_envs))  # the previous episodes go on, or those that have just begun
+            placement.stale.update(range(self.num_envs))  # the previous episodes go on, or those that have just begun
             raise
         self._raise_if_wanted(results)
         return [episode.entry() for episode in self._episodes]
@@ -255,8 +231,7 @@ class EnvStateManager(ClosedAtExit):
             The entries of environments that are not over, in the order of the inputs, and of those that broke in this
             turn, with a `failure`.
         """
-        placement = self._open_placement()
-        self._check_begun("step")
+        placement = self._open_placement("step")
         turns, given = read_turns(all_env_inputs, self._episodes)
         episodes, penalty = self._episodes, self.settings.es_manager.format_penalty
 
@@ -281,7 +256,7 @@ class EnvStateManager(ClosedAtExit):
                     if entry is not None:
                         entries.append(entry)
         except BaseException:
-            placement.mark_stale(turns)  # the episodes are as before the turn, or as after it
+            placement.stale.update(turns)  # the episodes are as before the turn, or as after it
             raise
         self._raise_if_wanted(results)
         return entries
@@ -312,8 +287,7 @@ class EnvStateManager(ClosedAtExit):
 
     def _episode_metrics(self, method: str) -> tuple[list[EpisodeMetrics], dict[int, EnvFailure]]:
         """Return the metrics of all episodes, and the failures of environments whose own metrics raised."""
-        placement = self._open_placement()
-        self._check_begun(method)
+        placement = self._open_placement(method)
         going = [env for env, episode in enumerate(self._episodes) if not episode.done]
         results = self._query(placement, Job.MEASURE, dict.fromkeys(going))
         for env, own in results.values.items():
@@ -331,8 +305,7 @@ class EnvStateManager(ClosedAtExit):
 
         If one of them raises, its error is raised here; its episode goes on.
         """
-        placement = self._open_placement()
-        self._check_begun("render")
+        placement = self._open_placement("render")
         chosen = list[int]()
         for env in range(self.num_envs) if env_ids is None else env_ids:
             if isinstance(env, bool) or not hasattr(env, "__index__") or not 0 <= int(env) < self.num_envs:
@@ -353,10 +326,6 @@ class EnvStateManager(ClosedAtExit):
                 self._episodes[env].fail(failure)
         return results
 
-    def _check_begun(self, method: str) -> None:
-        if not self._episodes:
-            raise BadTurn(f"{method}() was called before there was any episode. Call reset() first.")
-
     def _raise_if_wanted(self, results: Results) -> None:
         """With `on_failure: raise`, raise the first failure, now that everything has been recorded."""
         if results.failures and self.settings.es_manager.on_failure == "raise":
@@ -368,9 +337,10 @@ class EnvStateManager(ClosedAtExit):
 
     # ---- opening and closing ----------------------------------------------------------------------------------------
 
-    def _open_placement(self) -> EnvPlacement:
+    def _open_placement(self, method: str = "") -> EnvPlacement:
         """Return the placement of the environments, which is made when it is first needed."""
-        self._check_open()
+        if self._closed:
+            raise ClosedError(_CLOSED)
         placement = self._placement
         if placement is None:
             placement = self._placement = EnvPlacement(
@@ -379,13 +349,12 @@ class EnvStateManager(ClosedAtExit):
                 use_workers=self._use_multiprocessing,
                 replay_target=lambda env: self._episodes[env].replay_target,
             )
-            placement.mark_stale(range(len(self._episodes)))
-            self._check_open()  # if it was closed meanwhile, these workers are ended when this call leaves
+            placement.stale.update(range(len(self._episodes)))
+            if self._closed:  # meanwhile: these workers are ended when this call leaves
+                raise ClosedError(_CLOSED)
+        if method and not self._episodes:
+            raise BadTurn(f"{method}() was called before there was any episode. Call reset() first.")
         return placement
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(_CLOSED)
 
     def close(self) -> None:
         """End all workers and close all environments. May be called again, by any thread and at any time.
@@ -395,8 +364,8 @@ class EnvStateManager(ClosedAtExit):
         """
         self._closed = True
         placement = self._placement
-        if placement is not None and self._guard.is_taken:
-            placement.end_workers()
+        if placement is not None and placement.workers is not None and self._guard.is_taken:
+            placement.workers.end_workers()
         if self._guard.wait_until_free(_CLOSE_SECONDS):
             self._close_placement()
 

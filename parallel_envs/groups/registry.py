@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -86,17 +85,14 @@ def register(env_type: str, factory: Callable[[Any], Any], config: Any = None, *
         raise BadSettings(f"env_type={env_type!r} is not a name. Register environments under a word.")
     if env_type in _INCLUDED:
         raise BadSettings(f"env_type={env_type!r} comes with this package. Register yours under another name.")
-    if not callable(factory):
-        raise BadSettings(
-            f"The factory of {env_type!r} is {factory!r}, which cannot be called. Give a class, or a function, that "
-            "takes the config and returns an environment."
-        )
-    if config is not None and not (isinstance(config, type) and dataclasses.is_dataclass(config)):
-        raise BadSettings(
-            f"The config of {env_type!r} is {config!r}. Give a frozen dataclass (the class, not an object), or None."
-        )
-    if not isinstance(light, bool):
-        raise BadSettings(f"light={light!r} of {env_type!r} is neither True nor False. Give one of the two.")
+    is_config = config is None or (isinstance(config, type) and dataclasses.is_dataclass(config))
+    for name, value, fits, wanted in (
+        ("factory", factory, callable(factory), "a class or a function that takes the config"),
+        ("config", config, is_config, "a frozen dataclass (the class, not an object), or None"),
+        ("light", light, isinstance(light, bool), "True or False"),
+    ):
+        if not fits:
+            raise BadSettings(f"{name}={value!r} of {env_type!r} does not fit. Give {wanted}.")
     _registered[env_type] = EnvType(env_type, factory, config, "caller" if light else "process")
 
 
@@ -110,11 +106,6 @@ def env_type_named(name: str) -> EnvType:
     if name in _registered:
         return _registered[name]
     if name not in _INCLUDED:
-        if re.search(r"-v\d+$", name):
-            raise BadSettings(
-                f"env_type={name!r} looks like an id of Gymnasium's. Say `env_type: gymnasium` and `env_config: {{id: "
-                f"{name}}}`, or register a factory."
-            )
         raise BadSettings(f"env_type={name!r} is unknown. {advice(name, known_env_types())}")
     module, factory, config, where = _INCLUDED[name]
     return EnvType(name, ImportPath(f"{module}:{factory}"), ImportPath(f"{module}:{config}").found(), where)
@@ -142,10 +133,7 @@ class EnvSpec:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpecs:
-    """All environments. By tag, how its environments are made, and where they live: `process`, `caller` or `both`.
-
-    If no tag needs a `process`, the caller works beside the workers, for environments that live in `both`.
-    """
+    """All environments. By tag, how its environments are made, and where they live: `process`, `caller` or `both`."""
 
     envs: tuple[EnvSpec, ...]
     tag_specs: Mapping[str, TagSpec]
@@ -155,7 +143,7 @@ class EnvSpecs:
 
 def read_env_specs(settings: GroupsSettings, mode: str) -> EnvSpecs:
     """Return the environments of a mode."""
-    from parallel_envs.groups.config_reader import read_env_config
+    from parallel_envs.groups.config import read_env_config
 
     block = settings.block(mode)
     envs, tag_specs, where = list[EnvSpec](), dict[str, TagSpec](), dict[str, str]()
@@ -171,12 +159,10 @@ def read_env_specs(settings: GroupsSettings, mode: str) -> EnvSpecs:
                 f"`custom_envs.{tag}` is parallel_friendly and lives in both places. In the caller environments wait "
                 "one after the other: leave out `where: both`, or parallel_friendly."
             )
+        usual = "process" if of_tag.parallel_friendly else env_type.where
+        where[tag] = usual if of_tag.where == "auto" else of_tag.where
         if of_tag.env_type in settings.es_manager.sequential_env_types:
             where[tag] = "caller"
-        elif of_tag.where != "auto":
-            where[tag] = of_tag.where
-        else:
-            where[tag] = "process" if of_tag.parallel_friendly else env_type.where
         envs += [
             EnvSpec(
                 env_id=env_id,

@@ -9,52 +9,78 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
+import logging
+import math
+import pickle
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from parallel_envs.choices import StartMethod
-from parallel_envs.engine import HOST, Call, PoolSettings, Reply, SharedBlock, WorkerPool, cores_here, open_pool
+from parallel_envs.engine import (
+    HOST,
+    Call,
+    Death,
+    Failure,
+    PendingRequest,
+    PoolSettings,
+    Reply,
+    SharedBlock,
+    WorkerPool,
+    dump_request,
+    open_pool,
+)
 from parallel_envs.engine.interrupts import delay_ctrl_c
-from parallel_envs.engine.pool import current_core
-from parallel_envs.errors import ClosedError, WorkerStartError
+from parallel_envs.errors import EnvError, ParallelEnvsError, RemoteTraceback, WorkerStartError
 from parallel_envs.groups.env_host import EnvHost
-from parallel_envs.groups.failures import EnvFailure
+from parallel_envs.groups.failures import EnvFailure, death_failure, error_failure, timeout_failure
 from parallel_envs.groups.hosted_env import TagSpec
-from parallel_envs.groups.recovery import Deadlines, LossPolicy, LostWorker, UnreadableAnswers
 from parallel_envs.groups.transport import (
+    MAKING,
+    SENDING,
     Answers,
     Convert,
-    InFlightRequest,
     Job,
     Request,
-    SharedChannel,
     TimeLimits,
-    Transport,
-    Unreadable,
     WorkerClock,
-    pickled_request,
-    raise_worker_failure,
 )
+from parallel_envs.vector.recovery import worker_died
 from parallel_envs.vector.registry import Registrations
 
+_log = logging.getLogger(__name__)
+
 _LEAST_START_SECONDS = 5.0  # for the start of a process, even if its environments have less time
+_MOST_IDLE_DEATHS = 5  # of a worker within one request, while none of its environments was at work
+
+
+@dataclass(slots=True, eq=False)
+class InFlightRequest:
+    """A request that has been sent, its number, and the pending request of each worker."""
+
+    request: Request
+    number: int
+    sent_at: float
+    pending: dict[int, PendingRequest] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LostWorker:
+    """A worker that died during a request, the activities of its environments, and the failures of late ones.
+
+    Or a worker whose answers cannot be unpickled, and the exception.
+    """
+
+    worker: int
+    death: Death | None
+    at_work: Mapping[int, str] = field(default_factory=dict)
+    late: dict[int, EnvFailure] = field(default_factory=dict)
+    unreadable: Failure | None = None
 
 
 class WorkerGroup:
-    """Workers, each of which holds its environments for good.
-
-    Args:
-        worker_of: The worker of each environment.
-        tags: The tag of each environment.
-        specs: How the environments of each tag are made.
-        limits: How long environments may take.
-        context: The start method.
-        caller_works: Whether the caller steps environments of its own at the same time.
-        on_answers: Called with all answers to a request, as soon as they have been read.
-        on_lost: Called with the environments of a worker that is being replaced.
-    """
+    """Workers, each of which holds its environments for good."""
 
     def __init__(
         self,
@@ -63,54 +89,38 @@ class WorkerGroup:
         specs: Mapping[str, TagSpec],
         limits: TimeLimits,
         context: StartMethod | None,
-        *,
-        caller_works: bool,
-        on_answers: Callable[[Job, Answers], None],
-        on_lost: Callable[[Collection[int]], None],
+        stale: set[int],
     ) -> None:
         self.worker_of, self._tags, self._specs, self._limits = dict(worker_of), tags, specs, limits
-        self._on_answers, self._on_lost = on_answers, on_lost
+        self._stale = stale
         workers = sorted(set(worker_of.values()))
         self._envs_of = {worker: [env for env in worker_of if worker_of[env] == worker] for worker in workers}
         self._num_envs = max(worker_of) + 1
         self._without_envs: set[int] = set()  # workers whose environments are missing since a Ctrl-C came in between
-        self._blocks = list[SharedBlock]()  # that of the clocks, and one for the channel of each worker
-        weakref.finalize(self, _close_blocks, self._blocks)  # the pool has one of its own
-        self.restarts, self._numbers = 0, itertools.count(1)
-        with contextlib.ExitStack() as undo:
-            self._start(context, caller_works, undo)
-            self._host_envs(tuple(self._envs_of))
-            undo.pop_all()
-
-    def _start(self, context: StartMethod | None, caller_works: bool, undo: contextlib.ExitStack) -> None:
-        """Start the workers, each with its channel. `undo` receives the steps that undo this."""
-        seconds = None if self._limits.start is None else max(self._limits.start, _LEAST_START_SECONDS)
+        self.restarts, self._numbers, self._is_sending = 0, itertools.count(1), False
+        seconds = None if limits.start is None else max(limits.start, _LEAST_START_SECONDS)
         modules = ("parallel_envs.groups.env_host",)
         settings = PoolSettings(context=context, preload=modules, name="group worker", start_timeout=seconds)
-        undo.callback(_close_blocks, self._blocks)
-        with delay_ctrl_c():  # short beside what follows; else a Ctrl-C might leave a worker without an owner
-            self._blocks.append(WorkerClock.allocate(self._num_envs, len(self._envs_of)))
-            for _ in self._envs_of:
-                self._blocks.append(SharedChannel.allocate())
-            self.pool: WorkerPool = open_pool(len(self._envs_of), settings)
-            undo.callback(_close_pool, self.pool)
-        self._clocks = [WorkerClock(self._blocks[0], self._num_envs, worker) for worker in self._envs_of]
-        channels = map(SharedChannel, self._blocks[1:])
-        self._key, self._cores = self.pool.new_key(), WorkerCores(self.pool, caller_works=caller_works)
-        self._transport = Transport(self.pool, self._key, dict(zip(self._envs_of, channels, strict=True)))
-        self._deadlines = Deadlines(self.pool, self._clocks, self._limits, self._envs_of, self._tags)
+        with contextlib.ExitStack() as undo:
+            with delay_ctrl_c():  # short beside what follows; else a Ctrl-C might leave a worker without an owner
+                self._block = WorkerClock.allocate(self._num_envs, len(workers))
+                weakref.finalize(self, _close, self._block)  # the pool has one of its own
+                undo.callback(_close, self._block)
+                self.pool: WorkerPool = open_pool(len(workers), settings)
+                undo.callback(_close, self.pool)
+            clocks = [WorkerClock(self._block, self._num_envs, worker) for worker in workers]
+            self._deadlines = Deadlines(self.pool, clocks, limits, self._envs_of, tags)
+            self._key = self.pool.new_key()
+            self._host_envs(workers)
+            undo.pop_all()
 
     def _host_envs(self, workers: Sequence[int]) -> None:
-        """Give workers their environments, which are constructed by their first request.
-
-        A worker that dies of it is replaced at its next request.
-        """
+        """Give workers their environments, which are constructed by their first request."""
         registrations, calls = Registrations.here(), dict[int, Call]()
         for worker in workers:
             tags = {env: self._tags[env] for env in self._envs_of[worker]}
             specs = {tag: self._specs[tag] for tag in set(tags.values())}
-            clocks, channel = self._blocks[0], self._blocks[1 + worker]
-            arguments = (tags, specs, self._limits, clocks, self._num_envs, worker, channel, registrations)
+            arguments = (tags, specs, self._limits, self._block, self._num_envs, worker, registrations)
             calls[worker] = Call(HOST, "build", (self._key, EnvHost.in_worker, *arguments))
         pending = self.pool.send(calls)
         if not self.pool.wait(pending, self._limits.start):
@@ -120,15 +130,43 @@ class WorkerGroup:
 
     # ---- one request ------------------------------------------------------------------------------------------------
 
+    def begin(self, request: Request) -> InFlightRequest:
+        """Send a request to the workers without waiting. Environments of the caller are left out."""
+        self.pool.check_open("Environments were asked for something")
+        parts = dict[int, Request]()
+        for worker, envs in self._envs_of.items():
+            if part := {env: request.arguments[env] for env in envs if env in request.arguments}:
+                parts[worker] = request.with_arguments(part)
+        for worker in self._without_envs.intersection(parts):
+            self._replace(worker)
+        if self._is_sending:  # the pool would lose the answer to a request that was numbered first and sent last
+            raise ParallelEnvsError(
+                "A signal handler used the workers while they were being sent a request. Let the handler take a note, "
+                "and use the workers when the interrupted call is over."
+            )
+        self._is_sending = True
+        try:
+            sent = InFlightRequest(request, next(self._numbers), time.monotonic())
+            for worker, own in parts.items():
+                message = sent.number, own
+                # Plain pickle is several times as quick as the pickler that sends functions and classes by value, and
+                # is enough for text and numbers. Replays hold values of actions, which may be of a class of the main
+                # script: plain pickle would send its name, which no worker knows.
+                data = dump_request(message)[0] if own.replays else pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+                sent.pending[worker] = self.pool.call(worker, self._key, "work", data)
+        finally:
+            self._is_sending = False
+        return sent
+
     def do(
         self,
         first: InFlightRequest,
-        again: Callable[[Collection[int]], Request],
+        with_replays: Callable[[Request], Request],
         convert: Convert | None = None,
     ) -> tuple[Answers, dict[int, EnvFailure]]:
         """Bring a request to its end, whatever happens to the workers: return the answers, and the failures.
 
-        `again` returns the request for environments that are to be asked once more.
+        `with_replays` adds the replays of stale environments to a request for those that are to be asked once more.
         """
         received, failed = Answers(), dict[int, EnvFailure]()
         policy = LossPolicy(first.request, self._tags)
@@ -136,117 +174,58 @@ class WorkerGroup:
         batches_of: dict[int, list[list[int]]] = {}  # by worker, what is still to be asked again
         while sent is not None:
             try:
-                answers, losses = self.end(sent, convert)
+                answers, losses = self._end(sent, convert)
             except BaseException:
                 self.abandon(sent)
                 raise
-            received = received.merged(answers)
+            received.update(answers)
             for loss in losses:
                 unanswered = [env for env in sent.request.arguments if self.worker_of.get(env) == loss.worker]
-                self._on_lost(unanswered)  # unreadable answers, too: these environments have done the job
+                self._stale.update(unanswered)  # unreadable answers, too: these environments have done the job
                 failures, batches = policy.decide(loss, unanswered)
                 failed |= failures
                 batches_of[loss.worker] = [batch for batch in batches if batch] + batches_of.get(loss.worker, [])
             envs = [env for batches in batches_of.values() if batches for env in batches.pop(0)]
-            sent = self.begin(again(envs)) if envs and not policy.is_hopeless(failed) else None
+            sent = None
+            if envs and not policy.is_hopeless(failed):
+                again = first.request.with_arguments({env: first.request.arguments[env] for env in envs})
+                sent = self.begin(with_replays(again))
         return received, failed
 
-    def begin(self, request: Request) -> InFlightRequest:
-        """Send a request to the workers without waiting. Environments of the caller are left out."""
-        if (owner := self.pool.forked_from) is not None:  # its channels are those of the process it was forked from
-            raise ClosedError(
-                f"These environments live in workers of process {owner}, and process {os.getpid()} was forked "
-                "from it. Copy the manager there, by copy.deepcopy: the copy has workers of its own."
-            )
-        self.pool.check_open("Environments were asked for something")
-        arguments, parts = request.arguments, dict[int, Request]()
-        for worker, envs in self._envs_of.items():
-            if part := {env: arguments[env] for env in envs if env in arguments}:
-                parts[worker] = request.with_arguments(part)
-        for worker in self._without_envs.intersection(parts):
-            self._replace(worker)
-        number = next(self._numbers)
-        for clock in self._clocks:
-            clock.request = number
-        now = first_due = time.monotonic()
-        if not self._transport.is_any_busy:  # a worker that is busy with an interrupted request is late sooner
-            first_due += self._limits.shortest()
-        sent = InFlightRequest(request, number, now, first_due)
-        with delay_ctrl_c():  # a message that a Ctrl-C cuts in two would spoil all messages after it
-            for worker in self._cores.wake_order(parts):
-                data = pickled_request((number, *parts[worker].to_plain()), has_replays=bool(parts[worker].replays))
-                sent.expected[worker] = len(parts[worker].arguments)
-                sent.requests[worker] = self._transport.send(worker, sent, data)
-        return sent
-
-    def end(
-        self, sent: InFlightRequest, convert: Convert | None = None
-    ) -> tuple[Answers, list[LostWorker | UnreadableAnswers]]:
+    def _end(self, sent: InFlightRequest, convert: Convert | None) -> tuple[Answers, list[LostWorker]]:
         """Wait for the answers. Lost workers have been replaced; their environments are not among the answers."""
-        answers, lost, unreadable = Answers(), list[LostWorker](), list[UnreadableAnswers]()
-        late: dict[int, dict[int, EnvFailure]] = {}
-        for worker, reply in self._replies(sent, late, convert):
-            if reply is not None and reply.death is not None:
+        answers, losses, late = Answers(), list[LostWorker](), dict[int, dict[int, EnvFailure]]()
+        for worker, pending in sent.pending.items():
+            while pending.waiting and not self.pool.wait(pending, self._deadlines.seconds_left(sent)):
+                self._deadlines.end_late_workers(sent, late)
+            reply = pending.replies[worker]
+            if reply.death is not None:
                 at_work = self._deadlines.at_work(worker, sent)
-                lost.append(LostWorker(worker, reply.death, at_work, late.get(worker, {})))
+                losses.append(LostWorker(worker, reply.death, at_work, late.get(worker, {})))
                 continue
+            raise_worker_failure(reply)
             try:
-                rest = self._transport.read(worker, sent, reply)
-            except Unreadable as error:
-                unreadable.append(UnreadableAnswers(worker, error.failure))
+                own: Answers = pickle.loads(reply.value)
+            except Exception as error:  # noqa: BLE001  # user code may raise anything when it is unpickled
+                losses.append(LostWorker(worker, None, unreadable=Failure.of(error)))
                 continue
-            answers = answers.merged(sent.early.pop(worker, Answers())).merged(rest.converted(convert))
-        self._on_answers(sent.request.job, answers)
-        if sent.request.job is Job.PLAY:
-            self._cores.note_turn(time.monotonic() - sent.sent_at)
-        for loss in lost:
-            self._replace(loss.worker)
-        return answers, [*lost, *unreadable]
+            answers.update(own.converted(convert))
+        answers.note_stale(sent.request.job, self._stale)
+        for loss in losses:
+            if loss.death is not None:
+                self._replace(loss.worker)
+        return answers, losses
 
     def abandon(self, sent: InFlightRequest) -> None:
         """Give up the answers of a request."""
-        sent.abandoned = True
         if not self.pool.closed:
-            for pending in sent.requests.values():
+            for pending in sent.pending.values():
                 self.pool.forget(pending)
 
-    def _replies(
-        self, sent: InFlightRequest, late: dict[int, dict[int, EnvFailure]], convert: Convert | None
-    ) -> Iterator[tuple[int, Reply | None]]:
-        """Yield each worker with its reply, or its death. Late workers are ended, with their failures in `late`.
-
-        A caller with a core of its own polls for answers for a moment before it goes to sleep.
-        """
-        while sent.requests:
-            self._read_early(sent, convert)
-            worker, pending = next(iter(sent.requests.items()))
-            until = time.monotonic() + self._cores.seconds_awake
-            while pending.waiting and time.monotonic() < until:
-                if sent.has_all_early(worker):  # so it is about to report that it is done
-                    self.pool.pump(0.0)
-                else:
-                    self._read_early(sent, convert)
-            while pending.waiting and not self.pool.wait(pending, self._deadlines.seconds_left(sent)):
-                self._deadlines.end_late_workers(sent, late)
-            yield worker, pending.replies.get(worker)
-            del sent.requests[worker]
-
-    def _read_early(self, sent: InFlightRequest, convert: Convert | None) -> None:
-        """Read the parts of answers that have arrived, instead of waiting, while workers do the other parts."""
-        has_more = list(sent.requests)
-        while has_more:
-            for worker in has_more.copy():
-                part = self._transport.read_early(worker, sent)
-                if part is None:
-                    has_more.remove(worker)
-                else:
-                    sent.early[worker] = part.converted(convert).merged(sent.early.get(worker, Answers()))
-
     def _replace(self, worker: int) -> None:
-        self._clocks[worker].clear()
-        self._on_lost(self._envs_of[worker])
+        self._deadlines.clocks[worker].clear()
+        self._stale.update(self._envs_of[worker])
         self._without_envs.add(worker)
-        self._transport.forget(worker)
         self.restarts += 1
         self.pool.restart(worker)
         self._host_envs((worker,))
@@ -255,104 +234,145 @@ class WorkerGroup:
     # ---- the group --------------------------------------------------------------------------------------------------
 
     def num_bytes(self) -> int:
-        return self._transport.num_bytes + sum(self.pool.meters(worker).num_bytes for worker in self._envs_of)
+        return sum(self.pool.meters(worker).num_bytes for worker in self._envs_of)
 
     def end_workers(self) -> None:
         """End the worker processes, also while another thread waits for them. `close` frees the rest."""
-        _close_pool(self.pool)
+        _close(self.pool)
 
     def close(self) -> None:
-        _close_pool(self.pool)
-        _close_blocks(self._blocks)
-        # The callbacks belong to the placement, which holds this object: memory would stay until the collector runs.
-        self._on_answers, self._on_lost = _ignore, _ignore
+        _close(self.pool)
+        _close(self._block)
 
 
-def _ignore(*arguments: object) -> None:
-    """Do nothing."""
+def _close(one: WorkerPool | SharedBlock) -> None:
+    # A pool whose closing was interrupted cannot be closed again, and a descriptor that is closed twice may belong to
+    # another file by then.
+    with delay_ctrl_c():
+        one.close()
 
 
-def _close_pool(pool: WorkerPool) -> None:
-    with delay_ctrl_c():  # a pool whose closing was interrupted cannot be closed again
-        pool.close()
+def raise_worker_failure(reply: Reply) -> None:
+    """Raise an error that a worker reports and that concerns none of its environments in particular."""
+    if (failure := reply.failure) is not None:
+        text = f"A worker could not do its part: {failure.type_name}: {failure.message}"
+        kind = EnvError.named(failure.type_name)
+        raise kind(text, type_name=failure.type_name, remote_message=failure.message) from RemoteTraceback(
+            failure.traceback
+        )
 
 
-def _close_blocks(blocks: Sequence[SharedBlock]) -> None:
-    with delay_ctrl_c():  # a descriptor that is closed twice may belong to another file by then
-        for block in blocks:
-            block.close()
+# ---- late and lost workers ------------------------------------------------------------------------------------------
 
 
-# ---- cores ----------------------------------------------------------------------------------------------------------
+class Deadlines:
+    """Decides when a worker of a pool is ended: at the deadline of an environment, or if the worker itself is stuck."""
 
-_SHORT_SECONDS = 0.01
-_SHORT_TURNS = 3
-_AWAKE_SECONDS = 1.5e-4
-_WORKER_AWAKE_SECONDS = 5e-4
-"""Longer than a program that does little takes between turns. A program that asks a language model takes longer, and
-the worker then sleeps as usual."""
+    def __init__(
+        self,
+        pool: WorkerPool,
+        clocks: Sequence[WorkerClock],
+        limits: TimeLimits,
+        envs_of: Mapping[int, Sequence[int]],
+        tags: Mapping[int, str],
+    ) -> None:
+        self._pool, self.clocks, self._limits, self._envs_of, self._tags = pool, clocks, limits, envs_of, tags
+
+    def seconds_left(self, sent: InFlightRequest) -> float | None:
+        """Return the seconds until the next look at the clocks: a worker can be late then, or at work on something new.
+
+        None if none can ever be late.
+        """
+        waiting = [worker for worker, pending in sent.pending.items() if pending.waiting]
+        first = min((self._late_at(worker, sent) for worker in waiting), default=math.inf)
+        seconds = min(max(first - time.monotonic(), 0.0), self._limits.shortest())
+        return None if seconds == math.inf else seconds
+
+    def end_late_workers(self, sent: InFlightRequest, late: dict[int, dict[int, EnvFailure]]) -> None:
+        """End the workers that are late, and add to `late` the failures of their environments that are to blame."""
+        now, request = time.monotonic(), sent.request
+        for worker in [worker for worker, pending in sent.pending.items() if pending.waiting]:
+            if now < self._late_at(worker, sent):
+                continue
+            doing, clock = self.at_work(worker, sent), self.clocks[worker]
+            if SENDING in doing.values():  # perhaps only since a moment ago
+                # Of several that send at once none is to blame: each is asked by itself then.
+                blamed = doing if len(doing) == 1 and now >= self._late_at(worker, sent) else {}
+            else:
+                blamed = {env: what for env, what in doing.items() if clock.is_late(env, now)}
+            stack, late[worker] = self._pool.stack(worker), {}
+            for env, what in blamed.items():
+                seconds = self._limits.of(what, request.replays.get(env))
+                late[worker][env] = timeout_failure(env, self._tags[env], what, seconds, worker, stack)
+            self._pool.kill(worker)
+
+    def at_work(self, worker: int, sent: InFlightRequest) -> dict[int, str]:
+        """Return the environments of a worker that are busy with this request, and the activity of each."""
+        if self.clocks[worker].is_sending(sent.number):
+            return {env: SENDING for env in self._envs_of[worker] if env in sent.request.arguments}
+        return self.clocks[worker].at_work(sent.number, sent.request.job)
+
+    def _late_at(self, worker: int, sent: InFlightRequest) -> float:
+        """Return when a worker is to be ended: its environment is late, or it is at work on none, so it is stuck."""
+        clock = self.clocks[worker]
+        if clock.is_any_at_work():
+            return clock.next_due()
+        doing = SENDING if clock.is_sending(sent.number) else Job.PLAY.value
+        return max(sent.sent_at, clock.last_end()) + self._limits.of(doing)
 
 
-class WorkerCores:
-    """The core of each worker, on which it is kept once its turns are known to be short.
+class LossPolicy:
+    """Decides for one request which environments have failed after a loss, and which ones are asked again.
 
-    The system needs some milliseconds to see that one of its cores is idle while two workers, which were woken by the
-    same caller, share the other. Till then they run one after the other, and a short turn is over. The same holds for a
-    worker and a caller that works as well: `caller_works`, which then needs a core of its own.
+    1. Late environments have failed and are not asked again.
+    2. An environment that was at work when the worker died is asked once more; if the worker dies on it again, it has
+       failed.
+    3. If several were at work, in threads, each is asked by itself, to find the one that is to blame. The same holds
+       for all environments whose answers were just being sent.
+    4. All others are asked as if nothing had happened, and first.
+    5. If answers cannot be unpickled, each environment of the worker is asked by itself, and has failed if its own
+       answer cannot be unpickled.
+    6. If an environment cannot be constructed for a reset, no other is asked any more: the configuration is at fault,
+       and the reset raises. So an environment that was under construction when the worker died is asked first.
     """
 
-    def __init__(self, pool: WorkerPool, *, caller_works: bool = False) -> None:
-        self._pool, self._caller_works = pool, caller_works
-        self._num_short = 0
-        self._cores: Sequence[int] = ()
-        self._caller_core = -1
+    def __init__(self, request: Request, tags: Mapping[int, str]) -> None:
+        self._request, self._tags = request, tags
+        self._tried: set[int] = set()
+        self._idle_deaths: dict[int, int] = {}
 
-    @property
-    def seconds_awake(self) -> float:
-        """Return how long the caller polls for answers before it goes to sleep; waking up takes long.
+    def decide(self, loss: LostWorker, unanswered: Sequence[int]) -> tuple[dict[int, EnvFailure], list[list[int]]]:
+        """Return the failures, and the batches of environments to be asked again, one batch after the other."""
+        death, at_work = loss.death, loss.at_work
+        if loss.unreadable is not None and len(unanswered) == 1:
+            [env] = unanswered
+            return {env: error_failure(env, self._tags[env], SENDING, loss.unreadable)}, []
+        if death is None:
+            return {}, [[env] for env in unanswered]
+        if loss.late:
+            _log.warning("%s", "\n".join(map(str, loss.late.values())))
+            return dict(loss.late), [[env for env in unanswered if env not in loss.late]]
+        if at_work:
+            text = str(worker_died(death, list(at_work), " and ".join(sorted(set(at_work.values())))))
+        else:
+            text = f"Worker {death.worker} (pid {death.pid}) ended with code {death.exitcode} while it was idle."
+        _log.warning("%s Its environments are replayed in a fresh one.", text)
+        match [env for env in at_work if env in unanswered]:
+            case []:
+                self._idle_deaths[loss.worker] = self._idle_deaths.get(loss.worker, 0) + 1
+                if self._idle_deaths[loss.worker] > _MOST_IDLE_DEATHS:  # it is not replaced for ever
+                    raise worker_died(death, list(unanswered), "a request, and so did those that took its place")
+                return {}, [list(unanswered)]
+            case [env] if env in self._tried:
+                failure = death_failure(env, self._tags[env], at_work[env], death)
+                return {env: failure}, [[other for other in unanswered if other != env]]
+            case suspects:
+                if len(suspects) == 1:
+                    self._tried.add(suspects[0])
+                again = [[env for env in unanswered if env not in suspects], *([env] for env in suspects)]
+                constructing = self._request.job is Job.RESET and MAKING in at_work.values()
+                return {}, again[::-1] if constructing else again
 
-        It polls only if it works as well, because all are then about to be done, and has a core that no worker needs.
-        """
-        return _AWAKE_SECONDS if self._caller_works and self._cores else 0.0
-
-    def note_turn(self, seconds: float) -> None:
-        """Record the duration of a turn. After a few short turns, keep each worker on one core."""
-        if self._num_short == _SHORT_TURNS or seconds >= _SHORT_SECONDS:
-            return
-        self._num_short += 1
-        if self._num_short == _SHORT_TURNS:
-            self._caller_core = current_core() if self._caller_works else -1
-            cores = cores_here()
-            if len(cores) > 1:
-                self._cores = assign_cores(self._pool.num_workers, [one for one in cores if one != self._caller_core])
-            for worker, core in enumerate(self._cores):
-                self._pool.keep_on(worker, (core,))
-            if self._caller_works and len(set(self._cores)) == self._pool.num_workers:  # each has a core of its own
-                for worker in self._pool.all_workers:
-                    self._pool.keep_awake(worker, _WORKER_AWAKE_SECONDS)
-
-    def wake_order(self, workers: Collection[int]) -> Collection[int]:
-        """Return the order in which to wake workers that have a core each, seen from the caller's present core.
-
-        Workers on other cores come first: they begin at once, the others when the caller waits. A caller that works
-        does not wait, so no worker may be on its core: a worker there moves to the core that the caller has left.
-        """
-        if not self._cores:
-            return workers
-        here = current_core()
-        if not self._caller_works:
-            return sorted(workers, key=lambda worker: self._cores[worker] == here)
-        if here in self._cores:
-            before, self._caller_core = self._caller_core, here
-            moved = [worker for worker, core in enumerate(self._cores) if core == here]
-            self._cores = [before if core == here else core for core in self._cores]
-            for worker in moved:
-                self._pool.keep_on(worker, (before,))
-        return workers
-
-
-def assign_cores(num_workers: int, cores: Sequence[int]) -> list[int]:
-    """Return a core for each worker if the workers fill these cores evenly, else an empty list."""
-    if not cores or num_workers % len(cores):
-        return []
-    return [cores[worker % len(cores)] for worker in range(num_workers)]
+    def is_hopeless(self, failed: Mapping[int, EnvFailure]) -> bool:
+        """Return whether the request cannot succeed any more after these failures."""
+        return self._request.job is Job.RESET and any(failure.doing == MAKING for failure in failed.values())

@@ -7,15 +7,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from parallel_envs.groups import env_host
-from parallel_envs.groups.env_host import EnvHost, ThreadedEnvs
+from parallel_envs.groups.env_host import EnvHost
 from parallel_envs.groups.hosted_env import TagSpec
-from parallel_envs.groups.transport import Answers, Job, Pairs, Request, SharedChannel, TimeLimits, WorkerClock
+from parallel_envs.groups.transport import Job, Request, TimeLimits, WorkerClock
 from tests.groups.walks import Walk, WalkConfig, inputs, kill_all, of_kind
 
 
@@ -136,14 +135,13 @@ def test_an_exit_at_the_end_or_in_pickling_is_at_most_a_failure_of_that_env(
 
 
 @contextmanager
-def host(tags: dict[int, str], recipes: dict[str, TagSpec]) -> Iterator[tuple[EnvHost, Any]]:
-    num_envs = len(tags)
-    clocks, box = WorkerClock.allocate(num_envs, 1), SharedChannel.allocate()
-    shelf = EnvHost.in_worker(tags, recipes, TimeLimits(), clocks, num_envs, 0, box, None)
-    yield shelf, clocks
+def host(tags: dict[int, str], recipes: dict[str, TagSpec]) -> Iterator[tuple[EnvHost, WorkerClock]]:
+    block = WorkerClock.allocate(len(tags), 1)
+    clock = WorkerClock(block, len(tags), 0)
+    shelf = EnvHost(tags, recipes, TimeLimits(), clock, copies=False)
+    yield shelf, clock
     shelf.close()
-    for block in (clocks, box):
-        block.close()
+    block.close()
 
 
 class Watched(Walk):  # notes how many have been begun, and are not done, while it is made
@@ -156,7 +154,7 @@ class Watched(Walk):  # notes how many have been begun, and are not done, while 
 
     def note(self) -> None:
         threading.Event().wait(0.01)  # whatever may work at the same time is there by then
-        self.counts.append(len(self.clock.at_work()))
+        self.counts.append(len(self.clock.at_work(0, Job.PLAY)))
 
 
 class WatchedDice(Watched):  # and while it is stepped
@@ -169,10 +167,9 @@ class WatchedDice(Watched):  # and while it is stepped
 
 @pytest.mark.parametrize("kind", [Watched, WatchedDice])
 def test_no_time_runs_while_another_has_the_generators(kind: type[Watched], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env_host, "_PATIENCE_SECONDS", 0.0)
     tags = dict.fromkeys(range(8), "Walk")
-    with host(tags, {"Walk": TagSpec("Walk", kind, WalkConfig(), threads=8)}) as (shelf, clocks):
-        monkeypatch.setattr(Watched, "clock", WorkerClock(clocks, 8, 0), raising=False)
+    with host(tags, {"Walk": TagSpec("Walk", kind, WalkConfig(), threads=8)}) as (shelf, clock):
+        monkeypatch.setattr(Watched, "clock", clock, raising=False)
         monkeypatch.setattr(Watched, "counts", [], raising=False)
         began = shelf.do(Request(Job.RESET, {env: (env, "train") for env in tags}))
         played = shelf.do(Request(Job.PLAY, {env: ["left"] for env in tags}))
@@ -192,93 +189,53 @@ def test_of_those_that_may_be_done_at_once_the_one_that_cannot_be_made_is_told()
         assert {env: broken.doing for env, broken in answers.errors.items()} == {0: "its construction"}
 
 
-# ---- environments that wait: at once where that helps ---------------------------------------------------------------
-
-FRIENDLY, STRICT = TagSpec("friendly", Walk, None, threads=4), TagSpec("strict", Walk, None)
+# ---- environments that wait: at once --------------------------------------------------------------------------------
 
 
-class Workplace:
-    """Notes which env is done by which thread. `meeting`: none is done before all of a crowd have been begun."""
+class Meeting(Walk):  # notes its threads, and is not done before as many others have begun
+    barrier: threading.Barrier | None = None
+    threads: ClassVar[set[str]] = set()
 
-    def __init__(self) -> None:
-        self.threads: dict[int, str] = {}
-        self.meeting: threading.Barrier | None = None
-        self.alone: set[int] = set()
-        recipes = {env: FRIENDLY if env < 4 else STRICT for env in range(6)}
-        self.waiting = ThreadedEnvs(recipes, self.do_each, self.alone.__contains__)
-
-    def do_each(self, request: Request, pairs: Pairs, answers: Answers) -> None:
-        for env, what in pairs:
-            self.threads[env] = threading.current_thread().name
-            if self.meeting is not None and env < 4:
-                self.meeting.wait(30.0)
-            answers.values[env] = what
-
-    def do(self, *envs: int) -> set[str]:
-        """The threads in which these were done; the strict ones by the thread that asks."""
-        self.threads.clear()
-        asked, answers = {env: (env,) for env in envs}, Answers()
-        self.waiting.do(Request(Job.PLAY, asked), answers)
-        assert answers.values == asked
-        assert all(self.threads[env] == here() for env in envs if env >= 4)
-        return {self.threads[env] for env in envs if env < 4}
+    def step(self, action: int) -> Any:
+        self.threads.add(threading.current_thread().name)
+        if self.barrier is not None:
+            self.barrier.wait(30.0)
+        return super().step(action)
 
 
-@pytest.fixture
-def workplace() -> Iterator[Workplace]:
-    place = Workplace()
-    yield place
-    place.waiting.close()
+FRIENDLY, STRICT = TagSpec("friendly", Meeting, WalkConfig(), threads=4), TagSpec("strict", Walk, WalkConfig())
 
 
-def here() -> str:
-    return threading.current_thread().name
+def done(meets: int, room: int | None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The threads in which four friendly environments are stepped. `room`: for so many threads, or for any number."""
+    monkeypatch.setattr(Meeting, "barrier", threading.Barrier(meets) if meets else None)
+    monkeypatch.setattr(Meeting, "threads", set())
+    tags = {env: "friendly" if env < 4 else "strict" for env in range(6)}
+    with host(tags, {"friendly": FRIENDLY, "strict": STRICT}) as (shelf, _):
+        shelf.do(Request(Job.RESET, {env: (env, "train") for env in tags}))
+        Meeting.threads.clear()
+        if room is not None:
+            threads: Any = shelf._threads
+            monkeypatch.setattr(threads, "_num_free", min(room, threads._num_free))
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", refuse)
+                answers = shelf.do(Request(Job.PLAY, {env: ["left"] for env in tags}))
+        else:
+            answers = shelf.do(Request(Job.PLAY, {env: ["left"] for env in tags}))
+        assert answers.values.keys() == tags.keys()
+        return set(Meeting.threads)
 
 
-def test_quick_ones_are_done_by_the_thread_that_asks_and_slow_ones_by_threads(
-    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(env_host, "_PATIENCE_SECONDS", 60.0)
-    for _ in range(3):
-        assert workplace.do(0, 1, 2, 3, 4, 5) == {here()}
-    monkeypatch.setattr(env_host, "_PATIENCE_SECONDS", -1.0)
-    workplace.do(0, 1)
-    assert here() not in workplace.do(0, 1, 2, 3, 5)
-    workplace.alone.update([1, 2])  # they take turns
-    workplace.do(0, 1)
-    assert here() in workplace.do(0, 1, 2, 3)
-    assert [workplace.threads[env] == here() for env in range(4)] == [False, True, True, False]
+def refuse(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
-def test_threads_come_when_quick_ones_are_not(workplace: Workplace) -> None:
-    workplace.meeting = threading.Barrier(4)
-    assert len(workplace.do(3, 4, 1, 0, 2)) == 4
+def test_friendly_ones_are_done_at_once_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(done(4, None, monkeypatch) - {threading.current_thread().name}) == 4
 
 
-@pytest.mark.parametrize("patience", [60.0, -1.0])
 @pytest.mark.parametrize("room", [0, 1])
 def test_where_there_is_no_room_for_threads_all_is_done_all_the_same(
-    workplace: Workplace, monkeypatch: pytest.MonkeyPatch, patience: float, room: int
+    room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(env_host, "_PATIENCE_SECONDS", patience)
-    workplace.do(0, 1)
-
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    threads = workplace.waiting._threads
-    monkeypatch.setattr(threading.Thread, "start", start)
-    monkeypatch.setattr(threads, "_num_free", min(room, threads._num_free))
-    for _ in range(3):
-        assert workplace.do(3, 4, 1, 0, 5, 2)
-
-
-def test_what_a_thread_raises_reaches_the_thread_that_asked(
-    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(env_host, "_PATIENCE_SECONDS", -1.0)
-    workplace.do(0, 1)
-    workplace.meeting = threading.Barrier(4)
-    workplace.meeting.abort()
-    with pytest.raises(threading.BrokenBarrierError):
-        workplace.do(0, 1, 2, 3)
+    assert done(0, room, monkeypatch)

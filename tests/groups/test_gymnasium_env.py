@@ -153,14 +153,6 @@ def test_names_of_actions_that_cannot_be(config: dict[str, Any], text: str) -> N
         make(GymnasiumConfig(**config))
 
 
-@pytest.mark.parametrize(("name", "told"), [("Nowhere-v0", True), ("math:Nowhere-v0", False)])
-def test_an_id_that_no_package_has_registered_yet(name: str, told: bool) -> None:
-    with pytest.raises(gymnasium.error.UnregisteredEnv) as raised:
-        make(GymnasiumConfig(id=name))
-    notes = ["If importing a package registers it, name that too: id: package:Nowhere-v0."] if told else []
-    assert getattr(raised.value, "__notes__", []) == notes
-
-
 @pytest.mark.parametrize("in_workers", [True, False])
 def test_text_without_a_meaning_is_dropped_and_penalised(in_workers: bool) -> None:
     with of_id("Pendulum-v1", 4, in_workers=in_workers) as manager:

@@ -86,7 +86,7 @@ GOOD = inputs({0: ["a"]})[0]
         (GOOD, "Input 1 is a second one for env 0."),
         ({**GOOD, "env_id": 3, "actions": "right"}, "Input 1 (env 3) has actions='right'. Give a list of strings"),
         ({**GOOD, "env_id": 3, "actions": None}, "Input 1 (env 3) has actions=None."),
-        ({**GOOD, "env_id": 3, "actions": ["a", 1]}, "Input 1 (env 3) has the action 1, of type int."),
+        ({**GOOD, "env_id": 3, "actions": ["a", 1]}, "Input 1 (env 3) has actions=['a', 1]."),
         ("right", "Input 1 is 'right'. Give a dict"),
         ({key: GOOD[key] for key in GOOD if key != "actions"}, "Input 1 has no `actions`."),
         ({key: GOOD[key] for key in GOOD if key != "env_id"}, "Input 1 has no `env_id`."),
@@ -110,8 +110,8 @@ def test_inputs_are_a_list(manager: EnvStateManager) -> None:
     for given in ("right", GOOD, None, 3):
         with pytest.raises(BadTurn, match="Give a list of dicts with `env_id`, `llm_response`"):
             manager.step(given)  # type: ignore[arg-type]  # the mistake
-    with pytest.raises(BadTurn, match="Input 2 has no `llm_response`"):
-        manager.step([GOOD, GOOD, {"env_id": 3}])
+    with pytest.raises(BadTurn, match="Input 1 has no `llm_response`"):
+        manager.step([GOOD, {"env_id": 3}])
 
 
 @pytest.mark.parametrize(("seed", "kind"), [(-1, ValueError), ("1", TypeError), (True, TypeError)])

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.engine import Unpicklable, cores_here
+from parallel_envs.engine import Unpicklable
 from parallel_envs.errors import ClosedError, WorkerDied, WorkerStartError
 from parallel_envs.groups import BadSettings, BadTurn, EnvStateManager, register, worker_group
 from parallel_envs.groups.episode import Episode
-from parallel_envs.groups.transport import InFlightRequest
+from parallel_envs.groups.worker_group import InFlightRequest
 from parallel_envs.testing.conformance import assert_same_batch
-from tests.groups.walks import TAGS, Walk, WalkConfig, begun, configured, inputs, kill_all, of_block, play, workers
+from tests.groups.walks import TAGS, Walk, WalkConfig, begun, configured, inputs, kill_all, of_block, play
 
 
 @pytest.fixture
@@ -359,22 +359,6 @@ def test_a_worker_brings_in_no_heavy_library() -> None:
     assert not loaded & {"torch", "pydantic", "typer", "rich", "pettingzoo"}
 
 
-@pytest.mark.skipif(len(cores_here()) < 2, reason="there is one core, or the system does not tell")
-@pytest.mark.parametrize(("seconds", "kept"), [(60.0, True), (0.0, False)])
-def test_workers_are_kept_on_cores_once_turns_are_short(
-    seconds: float, kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cores = cores_here()
-    monkeypatch.setattr(worker_group, "cores_here", lambda: cores[:2])
-    monkeypatch.setattr(worker_group, "_SHORT_SECONDS", seconds)
-    with begun({"Walk": 1}, max_workers=2) as manager:
-        for _ in range(4):
-            manager.step(inputs({0: ["fly"], 1: ["fly"]}))
-        pool = workers(manager).pool
-        places = [os.sched_getaffinity(pool.pid(worker)) for worker in pool.all_workers]
-    assert places == ([{cores[0]}, {cores[1]}] if kept else [set(cores)] * 2)
-
-
 # ---- its life -------------------------------------------------------------------------------------------------------
 
 
@@ -394,7 +378,7 @@ def test_where_no_worker_starts_all_live_in_the_caller(monkeypatch: pytest.Monke
 def test_what_cannot_travel_is_named() -> None:
     lock = threading.Lock()
     register("locked", lambda config: lock)
-    told = r"the factory of 'Walk' -> variable 'lock'.*where: caller"
+    told = r"\['Walk'\]\.factory"
     with EnvStateManager(of_block({"env_type": "locked"})) as manager, pytest.raises(Unpicklable, match=told):
         manager.reset()
 
@@ -404,7 +388,7 @@ def test_an_interrupted_turn_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> 
         manager.step(inputs({0: ["jump"], 1: ["left"]}))
         before = manager.get_rollout_states()
         with monkeypatch.context() as patch:
-            patch.setattr(worker_group.WorkerGroup, "end", interrupted)
+            patch.setattr(worker_group.WorkerGroup, "_end", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 manager.step(inputs({0: ["jump"], 1: ["left"]}))
         assert_same_batch(manager.get_rollout_states(), before)
@@ -414,7 +398,7 @@ def test_an_interrupted_turn_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> 
 
 def interrupted(self: worker_group.WorkerGroup, asked: InFlightRequest, read: Any) -> Any:
     """A Ctrl-C when the worker has done its part, and the caller has not heard of it."""
-    for ticket in asked.requests.values():
+    for ticket in asked.pending.values():
         self.pool.wait(ticket)
     raise KeyboardInterrupt
 

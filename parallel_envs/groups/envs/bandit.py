@@ -4,45 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from parallel_envs.choices import ArmSplit, TextMode, words
-from parallel_envs.groups.envs.base import (
-    Step,
-    StepCount,
-    TextEnv,
-    action_number,
-    choice,
-    count,
-    number,
-    step_info,
-    text,
-)
+from parallel_envs.groups.envs import base as fields
+from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, action_number, step_info
 from parallel_envs.groups.interface import fold_name
 from parallel_envs.seeding import SeedTree
 
 # A steady profession stands for the arm that pays little but surely, a risky one for the other arm.
 ARM_NAMES: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "train": (
-        ("Baker", "Prospector"),
-        ("Tailor", "Inventor"),
-        ("Translator", "TreasureHunter"),
-        ("Gatekeeper", "Racer"),
-        ("Surveyor", "Wildcatter"),
-        ("Miller", "Speculator"),
-        ("Conductor", "Stuntman"),
-        ("Beekeeper", "PokerPlayer"),
-        ("Plumber", "Playwright"),
-        ("Ferryman", "Privateer"),
-    ),
-    "test": (
-        ("Notary", "Gambler"),
-        ("Shepherd", "Smuggler"),
-        ("Clockmaker", "Novelist"),
-        ("Proofreader", "Auctioneer"),
-        ("Lamplighter", "Mountaineer"),
-        ("Cobbler", "OilBaron"),
-    ),
+    names: tuple((low, high) for low, _, high in (pair.partition("/") for pair in pairs.split()))
+    for names, pairs in {
+        "train": """Baker/Prospector Tailor/Inventor Translator/TreasureHunter Gatekeeper/Racer Surveyor/Wildcatter
+            Miller/Speculator Conductor/Stuntman Beekeeper/PokerPlayer Plumber/Playwright Ferryman/Privateer""",
+        "test": """Notary/Gambler Shepherd/Smuggler Clockmaker/Novelist Proofreader/Auctioneer
+            Lamplighter/Mountaineer Cobbler/OilBaron""",
+    }.items()
 }
 
 
@@ -74,19 +53,23 @@ class BanditConfig:
     """There is only `text`."""
 
     def __post_init__(self) -> None:
-        choice("split", self.split, words(ArmSplit))
-        for name in ("lo_arm_score", "hi_arm_loscore", "hi_arm_hiscore"):
-            number(name, getattr(self, name))
-        number("hi_arm_hiscore_prob", self.hi_arm_hiscore_prob, least=0.0, most=1.0)
-        number("noise", self.noise, least=0.0)
-        count("num_pulls", self.num_pulls)
-        count("action_space_start", self.action_space_start, least=0)
-        choice("render_mode", self.render_mode, words(TextMode))
+        fields.check(
+            self,
+            split=words(ArmSplit),
+            lo_arm_score=fields.number,
+            hi_arm_loscore=fields.number,
+            hi_arm_hiscore=fields.number,
+            hi_arm_hiscore_prob=partial(fields.number, least=0.0, most=1.0),
+            noise=partial(fields.number, least=0.0),
+            num_pulls=fields.count,
+            action_space_start=partial(fields.count, least=0),
+            render_mode=words(TextMode),
+        )
         names = (self.lo_arm_name, self.hi_arm_name)
         if names != (None, None):
             if None in names:
                 raise ValueError(f"lo_arm_name={names[0]!r} and hi_arm_name={names[1]!r} are no pair. Give two names.")
-            low, high = text("lo_arm_name", names[0]), text("hi_arm_name", names[1])
+            low, high = fields.text("lo_arm_name", names[0]), fields.text("hi_arm_name", names[1])
             if fold_name(low) == fold_name(high):
                 raise ValueError(
                     f"lo_arm_name={low!r} and hi_arm_name={high!r} are one name. Give two; case, and spaces around "

@@ -6,7 +6,7 @@ Configs come from YAML as often as from Python, so the checks accept lists as tu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,7 @@ Step = tuple[Any, float, bool, bool, Info]
 
 
 def step_info(*, success: bool, valid: bool, effective: bool, **numbers: float) -> Info:
-    """Return the info of a step.
-
-    Args:
-        success: The episode has reached its goal.
-        valid: The env knows the action.
-        effective: The action changed something.
-        numbers: The env's own.
-    """
+    """Return the info of a step."""
     return {"success": success, "action_is_valid": valid, "action_is_effective": effective, **numbers}
 
 
@@ -80,33 +73,38 @@ class TextEnv:
         """Do nothing: the env holds nothing."""
 
 
+# ---- fields of configs ----------------------------------------------------------------------------------------------
+
 Span = tuple[int, int]
+Rule = Callable[[str, Any], Any]
+"""Check of a field: takes its name and its value, returns the value or what takes its place, or raises."""
 
 
-def count(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
-    """Return a whole number in a range."""
-    allowed = f"from {least} up" if most is None else f"from {least} to {most}"
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r} is not a whole number. Give one {allowed}.")
-    if value < least or (most is not None and value > most):
-        raise ValueError(f"{name}={value} is out of range. Give a whole number {allowed}.")
+def check(config: Any, **rules: Rule | tuple[str, ...]) -> None:
+    """Check fields of a config, each by its rule or by the words that it may be."""
+    for name, rule in rules.items():
+        value = getattr(config, name)
+        value = rule(name, value) if callable(rule) else choice(name, value, rule)
+        object.__setattr__(config, name, value)  # the dataclass is frozen for all others
+
+
+def count(name: str, value: Any, least: int = 1, most: int | None = None, none: bool = False) -> Any:
+    """Return a whole number in a range, or None if that is allowed."""
+    if none and value is None:
+        return None
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < least or (most is not None and value > most):
+        allowed = f"from {least} up" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name}={value!r} is out of range. Give a whole number {allowed}.")
     return value
 
 
-def count_or_none(name: str, value: Any, *, least: int = 1) -> int | None:
-    return None if value is None else count(name, value, least=least)
-
-
-def number(name: str, value: Any, *, least: float = -math.inf, most: float = math.inf) -> float:
-    """Return a finite number in a range."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name}={value!r} is not a number. Give one.")
-    if not (math.isfinite(value) and least <= value <= most):
-        allowed = f"from {least:g} up" if math.isinf(most) else f"from {least:g} to {most:g}"
-        if math.isinf(least) and math.isinf(most):
-            allowed = "that is finite"
-        raise ValueError(f"{name}={value} is out of range. Give a number {allowed}.")
-    return float(value)
+def number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return a finite number in a range. An int stays an int: rewards are shown as they are given."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not least <= value <= most:
+        raise ValueError(f"{name}={value!r} is out of range. Give a finite number from {least:g} to {most:g}.")
+    return value  # type: ignore[no-any-return]  # it is a number
 
 
 def flag(name: str, value: Any) -> bool:
@@ -124,18 +122,18 @@ def choice(name: str, value: Any, known: Iterable[str]) -> str:
     raise ValueError(f"{name}={value!r} is unknown.{advice}")
 
 
-def span(name: str, value: Any, *, least: int, most: int | None = None) -> Span:
-    """Return two whole numbers, the first and the last of a range."""
-    low, high = (count(f"{name}[{place}]", end, least=least, most=most) for place, end in enumerate(pair(name, value)))
-    if low > high:
-        raise ValueError(f"{name}={value!r} ends before it begins. Give the smaller number first.")
-    return low, high
-
-
 def pair(name: str, value: Any) -> tuple[Any, Any]:
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
         raise TypeError(f"{name}={value!r} is not a pair. Give two values, such as [1, 2].")
     return value[0], value[1]
+
+
+def span(name: str, value: Any, least: int, most: int | None = None) -> Span:
+    """Return two whole numbers, the first and the last of a range."""
+    low, high = (count(f"{name}[{place}]", one, least, most) for place, one in enumerate(pair(name, value)))
+    if low > high:
+        raise ValueError(f"{name}={value!r} ends before it begins. Give the smaller number first.")
+    return low, high
 
 
 def text(name: str, value: Any) -> str:
@@ -144,8 +142,8 @@ def text(name: str, value: Any) -> str:
     return value
 
 
-def path_or_none(name: str, value: Any) -> str | None:
-    """Return the path of a file. The file may be read on another machine, so it need not exist here."""
+def path(name: str, value: Any) -> str | None:
+    """Return the path of a file, or None. The file may be read on another machine, so it need not exist here."""
     if value is None:
         return None
     if not isinstance(value, str | Path) or not str(value):
@@ -153,15 +151,11 @@ def path_or_none(name: str, value: Any) -> str | None:
     return str(value)
 
 
-def lookup(name: str, given: Any, known: Mapping[int, str]) -> dict[int, str]:
-    """Return texts by number: the given ones, and the known ones for all other numbers."""
+def lookup(name: str, given: Any, known: Mapping[int, str], of_actions: bool = False) -> dict[int, str]:
+    """Return texts by number: the given ones, and the known ones for all other numbers. No two actions are alike."""
     if not isinstance(given, Mapping) or not given.keys() <= known.keys():
         raise ValueError(f"{name}={given!r} is not a mapping of numbers from {list(known)} to texts. Give one.")
-    return {number: text(f"{name}[{number}]", given.get(number, usual)) for number, usual in known.items()}
-
-
-def action_names(name: str, given: Any, known: Mapping[int, str]) -> dict[int, str]:
-    """Return a lookup of actions, in which no two names are the same."""
-    names = lookup(name, given, known)
-    actions_by_name(names)
+    names = {number: text(f"{name}[{number}]", given.get(number, usual)) for number, usual in known.items()}
+    if of_actions:
+        actions_by_name(names)  # raises if two have one name
     return names

@@ -16,29 +16,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from parallel_envs.choices import NumberUse, TextMode, words
-from parallel_envs.groups.envs.base import (
-    Span,
-    Step,
-    StepCount,
-    TextEnv,
-    choice,
-    count,
-    count_or_none,
-    number,
-    path_or_none,
-    span,
-    step_info,
-    text,
-)
+from parallel_envs.groups.envs import base as fields
+from parallel_envs.groups.envs.base import Span, Step, StepCount, TextEnv, step_info
 from parallel_envs.groups.envs.records import (
     FileVersion,
     data_file_error,
@@ -84,30 +72,26 @@ class CountdownConfig:
     """There is only `text`."""
 
     def __post_init__(self) -> None:
-        set_field = object.__setattr__  # the dataclass is frozen for all others
-        set_field(self, "num_numbers", span("num_numbers", self.num_numbers, least=1, most=20))
-        set_field(self, "number_range", span("number_range", self.number_range, least=0, most=10**9))
-        set_field(self, "target_range", span("target_range", self.target_range, least=0, most=10**12))
-        set_field(self, "data_path", path_or_none("data_path", self.data_path))
-        count_or_none("max_instances", self.max_instances)
-        number("val_share", self.val_share, least=0.0, most=1.0)
-        choice("use", self.use, words(NumberUse))
-        number("score", self.score)
-        number("format_score", self.format_score)
-        count("max_attempts", self.max_attempts)
-        count("max_answer_chars", self.max_answer_chars, most=10_000)
-        choice("render_mode", self.render_mode, words(TextMode))
-        if set(text("operators", self.operators)) - set(OPERATORS):
+        fields.check(
+            self,
+            num_numbers=partial(fields.span, least=1, most=20),
+            number_range=partial(fields.span, least=0, most=10**9),
+            target_range=partial(fields.span, least=0, most=10**12),
+            use=words(NumberUse),
+            max_instances=partial(fields.count, none=True),
+            val_share=partial(fields.number, least=0.0, most=1.0),
+            score=fields.number,
+            format_score=fields.number,
+            max_attempts=fields.count,
+            max_answer_chars=partial(fields.count, most=10_000),
+            data_path=fields.path,
+            operators=fields.text,
+            render_mode=words(TextMode),
+        )
+        if set(self.operators) - set(OPERATORS):
             raise ValueError(f"operators={self.operators!r} has other signs than {OPERATORS!r}. Give some of these.")
         if self.data_path is None:
-            fewest, most = self.num_numbers if self.use == "exactly_once" else (1, self.num_numbers[1])
-            results = result_ranges(self.number_range, self.operators, most)[fewest - 1 :]
-            low, high = self.target_range
-            if not any(one is not None and one[0] <= high and one[1] >= low for one in results):
-                raise ValueError(
-                    f"target_range={self.target_range} is out of reach of num_numbers={self.num_numbers}, "
-                    f"number_range={self.number_range} and operators={self.operators!r}. Widen one of the ranges."
-                )
+            make_puzzle(self, np.random.default_rng(0))  # raises if these settings allow no puzzle
 
 
 class CountdownEnv(TextEnv):
@@ -198,25 +182,28 @@ class Puzzle:
     solution: str | None = None
     """A right answer, if the puzzle was made here."""
 
-    @property
-    def key(self) -> str:
-        return f"{self.target} from {sorted(self.numbers)}"
-
 
 def make_puzzle(config: CountdownConfig, generator: np.random.Generator) -> Puzzle:
-    """Return a puzzle that can be solved without negative numbers and fractions on the way.
-
-    Random numbers are combined at random until the result is in the range of targets.
-    """
+    """Return a puzzle that can be solved without negative numbers and fractions on the way."""
     low, high = config.number_range
     for _ in range(_TRIES):
         how_many = int(generator.integers(config.num_numbers[0], config.num_numbers[1] + 1))
         numbers = tuple(generator.integers(low, high + 1, how_many).tolist())
         used = how_many if config.use == "exactly_once" else int(generator.integers(1, how_many + 1))
-        made = _combined([(number, str(number)) for number in numbers[:used]], config.operators, generator)
-        if made is not None and config.target_range[0] <= made[0] <= config.target_range[1]:
+        parts = [(number, str(number)) for number in numbers[:used]]
+        while len(parts) > 1:  # combine two random parts
+            first, second = generator.choice(len(parts), 2, replace=False).tolist()
+            (left, left_words), (right, right_words) = parts[first], parts[second]
+            sign = config.operators[int(generator.integers(len(config.operators)))]
+            result = _RESULT[sign](left, right)
+            if result is None:
+                break
+            rest = [part for index, part in enumerate(parts) if index not in (first, second)]
+            parts = [*rest, (result, f"({left_words} {sign} {right_words})")]
+        value, solution = parts[0]
+        if len(parts) == 1 and config.target_range[0] <= value <= config.target_range[1]:
             shuffled = tuple(generator.permutation(numbers).tolist())
-            return Puzzle(shuffled, made[0], made[1])
+            return Puzzle(shuffled, value, solution[1:-1] if solution.startswith("(") else solution)
     raise ValueError(
         f"No puzzle with num_numbers={config.num_numbers}, number_range={config.number_range}, "
         f"target_range={config.target_range} and operators={config.operators!r} was found in {_TRIES} tries. "
@@ -224,26 +211,8 @@ def make_puzzle(config: CountdownConfig, generator: np.random.Generator) -> Puzz
     )
 
 
-def _combined(parts: list[tuple[int, str]], operators: str, generator: np.random.Generator) -> tuple[int, str] | None:
-    """Combine two random parts until one is left; return None if two parts cannot be combined."""
-    while len(parts) > 1:
-        first, second = generator.choice(len(parts), 2, replace=False).tolist()
-        (left, left_words), (right, right_words) = parts[first], parts[second]
-        sign = operators[int(generator.integers(len(operators)))]
-        result = _RESULT[sign](left, right)
-        if result is None:
-            return None
-        rest = [part for index, part in enumerate(parts) if index not in (first, second)]
-        parts = [*rest, (result, f"({left_words} {sign} {right_words})")]
-    value, words = parts[0]
-    return value, words[1:-1] if words.startswith("(") else words
-
-
 def puzzles_for(config: CountdownConfig, *, training: bool) -> tuple[Puzzle, ...]:
-    """Return the puzzles of the file for training, or for validation; none without a file.
-
-    A process reads and splits each version of a file once.
-    """
+    """Return the puzzles of the file for training, or for validation; none without a file."""
     if config.data_path is None:
         return ()
     return _split(file_version(config.data_path), config.max_instances, config.val_share, training)
@@ -251,7 +220,10 @@ def puzzles_for(config: CountdownConfig, *, training: bool) -> tuple[Puzzle, ...
 
 @lru_cache(maxsize=16)
 def _split(source: FileVersion, most: int | None, val_share: float, training: bool) -> tuple[Puzzle, ...]:
-    return train_or_val_items(_read(source, most), lambda puzzle: puzzle.key, val_share, training=training)
+    def key(puzzle: Puzzle) -> str:
+        return f"{puzzle.target} from {sorted(puzzle.numbers)}"
+
+    return train_or_val_items(_read(source, most), key, val_share, training=training)
 
 
 @lru_cache(maxsize=8)
@@ -280,7 +252,7 @@ _MOST_NUMBERS = 100
 _MOST_DIGITS = 12
 _DEEPEST = 50
 
-_TOKEN = re.compile(r"\s*(?:([0-9]+)|([-+*/()=]))")
+_TOKEN = re.compile(r"\s*([0-9]+|[-+*/()=])")
 _SIGNS = str.maketrans({"\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2212": "-"})
 
 
@@ -288,15 +260,12 @@ class BadExpression(ValueError):
     """A text that is not arithmetic. The text of the error says why, in words for the language model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
-    """The value of an answer, and its parts."""
+class Expression(NamedTuple):
+    """The value of an answer, its numbers in their order, and its operators. The sign of a negative number is one."""
 
     value: Fraction
     numbers: tuple[int, ...]
-    """The numbers of the answer, in the order of the text."""
     operators: frozenset[str]
-    """The sign of a negative number is one, too."""
 
 
 def read_expression(text: str) -> Expression:
@@ -318,9 +287,17 @@ class _Reader:
     """Reader of tokens, with a method for each line of the grammar."""
 
     def __init__(self, text: str) -> None:
-        self._tokens = list(_tokens(text))
-        self._place = 0
-        self._depth = 0
+        text, place = text.translate(_SIGNS).strip(), 0
+        self._tokens: list[str] = []
+        while place < len(text):
+            found = _TOKEN.match(text, place)
+            if found is None:
+                raise BadExpression(f"{text[place:].lstrip()[:1]!r} is not part of arithmetic")
+            place = found.end()
+            self._tokens.append(found[1])
+            if len(found[1]) > _MOST_DIGITS:
+                raise BadExpression(f"a number has more than {_MOST_DIGITS} digits")
+        self._place = self._depth = 0
         self.numbers: list[int] = []
         self.operators: set[str] = set()
 
@@ -346,25 +323,20 @@ class _Reader:
         sign = self.take("+", "-")
         if sign == "-":
             self.operators.add(sign)  # else 5 + -3 would be a way to subtract without the operator
-        value = self._bracket() if self.take("(") else self._number()
+        if self.take("("):
+            self._depth += 1
+            if self._depth > _DEEPEST:
+                raise BadExpression(f"its brackets are more than {_DEEPEST} deep")
+            value = self.sum()
+            if not self.take(")"):
+                raise BadExpression("a bracket is not closed")
+            self._depth -= 1
+        else:
+            value = Fraction(self.digits())
+            if len(self.numbers) == _MOST_NUMBERS:
+                raise BadExpression(f"it has more than {_MOST_NUMBERS} numbers")
+            self.numbers.append(int(value))
         return -value if sign == "-" else value
-
-    def _number(self) -> Fraction:
-        value = self.digits()
-        if len(self.numbers) == _MOST_NUMBERS:
-            raise BadExpression(f"it has more than {_MOST_NUMBERS} numbers")
-        self.numbers.append(value)
-        return Fraction(value)
-
-    def _bracket(self) -> Fraction:
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise BadExpression(f"its brackets are more than {_DEEPEST} deep")
-        value = self.sum()
-        if not self.take(")"):
-            raise BadExpression("a bracket is not closed")
-        self._depth -= 1
-        return value
 
     def digits(self) -> int:
         token = self.peek()
@@ -383,53 +355,3 @@ class _Reader:
             return ""
         self._place += 1
         return token
-
-
-def _tokens(text: str) -> Iterator[str]:
-    text = text.translate(_SIGNS).strip()
-    place = 0
-    while place < len(text):
-        found = _TOKEN.match(text, place)
-        if found is None:
-            raise BadExpression(f"{text[place:].lstrip()[:1]!r} is not part of arithmetic")
-        place = found.end()
-        token = found[1] or found[2]
-        if len(token) > _MOST_DIGITS:
-            raise BadExpression(f"a number has more than {_MOST_DIGITS} digits")
-        yield token
-
-
-# ---- ranges of results ----------------------------------------------------------------------------------------------
-
-
-def _quotients(left: Span, right: Span) -> Span:
-    if right[1] == 0:
-        return 1, 0  # none
-    low = 0 if left[0] == 0 else -(-left[0] // right[1])
-    return low, left[1] // max(right[0], 1)
-
-
-_RANGES: dict[str, Callable[[Span, Span], Span]] = {
-    "+": lambda left, right: (left[0] + right[0], left[1] + right[1]),
-    "-": lambda left, right: (max(left[0] - right[1], 0), left[1] - right[0]),
-    "*": lambda left, right: (left[0] * right[0], left[1] * right[1]),
-    "/": _quotients,
-}
-
-
-def result_ranges(number_range: Span, operators: str, most: int) -> list[Span | None]:
-    """Return the smallest and the largest result of one number, of two, and so on; None if they cannot be combined.
-
-    There are no negative numbers and fractions on the way. Not every number in between is a result.
-    """
-    ranges: list[Span | None] = [number_range]
-    while len(ranges) < most:
-        found = [
-            (low, high)
-            for left, right in zip(ranges, reversed(ranges), strict=True)
-            if left is not None and right is not None
-            for low, high in (_RANGES[sign](left, right) for sign in set(operators))
-            if low <= high
-        ]
-        ranges.append((min(low for low, _ in found), max(high for _, high in found)) if found else None)
-    return ranges

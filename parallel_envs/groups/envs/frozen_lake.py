@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -51,16 +51,18 @@ class FrozenLakeConfig:
     """States are `text`, or pictures (`rgb_array`)."""
 
     def __post_init__(self) -> None:
-        fields.count("size", self.size, least=2, most=100)
-        fields.number("p", self.p, least=0.0, most=1.0)
-        fields.number("success_rate", self.success_rate, least=0.0, most=1.0)
-        fields.flag("is_slippery", self.is_slippery)
-        fields.count_or_none("max_steps", self.max_steps)
-        set_field = object.__setattr__  # the dataclass is frozen for all others
-        set_field(self, "action_lookup", fields.action_names("action_lookup", self.action_lookup, ACTIONS))
-        set_field(self, "grid_lookup", fields.lookup("grid_lookup", self.grid_lookup, GRID_LOOKUP))
-        fields.choice("observation_format", self.observation_format, tiles.FORMATS)
-        fields.choice("render_mode", self.render_mode, tiles.RENDER_MODES)
+        fields.check(
+            self,
+            size=partial(fields.count, least=2, most=100),
+            p=partial(fields.number, least=0.0, most=1.0),
+            success_rate=partial(fields.number, least=0.0, most=1.0),
+            is_slippery=fields.flag,
+            max_steps=partial(fields.count, none=True),
+            action_lookup=partial(fields.lookup, known=ACTIONS, of_actions=True),
+            grid_lookup=partial(fields.lookup, known=GRID_LOOKUP),
+            observation_format=tiles.FORMATS,
+            render_mode=tiles.RENDER_MODES,
+        )
 
 
 class FrozenLakeEnv:
@@ -136,10 +138,7 @@ _MAP_TRIES = 100
 
 
 def make_map(size: int, p: float, generator: np.random.Generator) -> list[str]:
-    """Return a map that can be crossed, in Gymnasium's letters: S the start, F ice, H a hole, G the goal.
-
-    If 100 random maps have no way, a way is frozen into the last one.
-    """
+    """Return a map that can be crossed, in Gymnasium's letters: S the start, F ice, H a hole, G the goal."""
     for _ in range(_MAP_TRIES):
         frozen = generator.random((size, size)) < p
         frozen[0, 0] = frozen[-1, -1] = True

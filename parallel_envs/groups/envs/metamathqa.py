@@ -9,25 +9,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from itertools import islice
+from functools import lru_cache, partial
 from typing import Any
 
 from parallel_envs.choices import TextMode, words
-from parallel_envs.groups.envs import base
-from parallel_envs.groups.envs.base import (
-    Step,
-    StepCount,
-    TextEnv,
-    choice,
-    count,
-    count_or_none,
-    flag,
-    path_or_none,
-    step_info,
-)
+from parallel_envs.groups.envs import base as fields
+from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, step_info
 from parallel_envs.groups.envs.records import (
-    Entry,
     FileVersion,
     data_file_error,
     file_version,
@@ -73,15 +61,18 @@ class MetaMathQAConfig:
         )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "data_path", path_or_none("data_path", self.data_path))
-        count_or_none("max_instances", self.max_instances)
-        flag("skip_unanswered", self.skip_unanswered)
-        base.number("val_share", self.val_share, least=0.0, most=1.0)
-        base.number("score", self.score)
-        base.number("decay", self.decay, least=0.0, most=1.0)
-        count_or_none("max_attempts", self.max_attempts)
-        count("max_answer_chars", self.max_answer_chars, most=1_000_000)
-        choice("render_mode", self.render_mode, words(TextMode))
+        fields.check(
+            self,
+            data_path=fields.path,
+            max_instances=partial(fields.count, none=True),
+            skip_unanswered=fields.flag,
+            val_share=partial(fields.number, least=0.0, most=1.0),
+            score=fields.number,
+            decay=partial(fields.number, least=0.0, most=1.0),
+            max_attempts=partial(fields.count, none=True),
+            max_answer_chars=partial(fields.count, most=1_000_000),
+            render_mode=words(TextMode),
+        )
 
 
 class MetaMathQAEnv(TextEnv):
@@ -115,7 +106,8 @@ class MetaMathQAEnv(TextEnv):
         self._count.tick()
         answer = ""
         if isinstance(action, str) and len(action) <= self.config.max_answer_chars:
-            answer = given_answer(action)
+            found = answer_in(action)  # the whole text without a mark
+            answer = action.strip() if found is None else found
         valid = plain(answer) != ""
         self._success = is_same_answer(answer, self.question.answer)
         reward = self.config.score * self.config.decay ** (self._count.steps - 1) if self._success else 0.0
@@ -164,23 +156,24 @@ def _split(
 
 @lru_cache(maxsize=8)
 def _read(source: FileVersion, most: int | None, skip_unanswered: bool) -> tuple[Question, ...]:
-    entries = read_entries(source.path)
-    answered = (entry for entry in entries if not skip_unanswered or answer_in(entry.text("response")))
-    questions = tuple(_question(entry) for entry in islice(answered, most))
+    questions = []
+    for entry in read_entries(source.path):
+        response = entry.text("response")
+        answer = answer_in(response)
+        if not answer and skip_unanswered:
+            continue
+        query = entry.text("query")
+        if not answer:
+            raise entry.error(f"`response` has no answer behind {MARK!r}. Mend it, or give skip_unanswered=True.")
+        kind = entry.text("type") if entry.has("type") else ""
+        original = entry.text("original_question") if entry.has("original_question") else query
+        questions.append(Question(query, answer, response, kind, original))
+        if len(questions) == most:
+            break
     if not questions:
         what = "there are no questions. Give a file of entries with `query` and `response`."
         raise data_file_error(source.path, None, what)
-    return questions
-
-
-def _question(entry: Entry) -> Question:
-    query, response = entry.text("query"), entry.text("response")
-    answer = answer_in(response)
-    if not answer:
-        raise entry.error(f"`response` has no answer behind {MARK!r}. Mend it, or give skip_unanswered=True.")
-    kind = entry.text("type") if entry.has("type") else ""
-    original = entry.text("original_question") if entry.has("original_question") else query
-    return Question(query, answer, response, kind, original)
+    return tuple(questions)
 
 
 # ---- answers: texts are compared, and numbers by value; nothing is run ----------------------------------------------
@@ -200,12 +193,6 @@ def answer_in(text: str) -> str | None:
     """Return the text after the last mark; None without a mark."""
     *_, behind = _MARK.split(text)
     return None if behind == text else behind.strip()
-
-
-def given_answer(text: str) -> str:
-    """Return the text after the last mark, or the whole text without a mark."""
-    found = answer_in(text)
-    return text.strip() if found is None else found
 
 
 def is_same_answer(answer: str, wanted: str) -> bool:

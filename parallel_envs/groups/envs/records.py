@@ -140,27 +140,26 @@ class Entry:
         return tuple(found)
 
 
-def read_entries(path: str, most: int | None = None, fields: Sequence[str] = ()) -> Iterator[Entry]:
+def read_entries(
+    path: str, most: int | None = None, fields: Sequence[str] = (), lists: str | None = None
+) -> Iterator[Entry]:
     """Yield the entries of a file in their order, the first `most` of them.
 
-    If the name ends in `.parquet`, the file is a table of entries, of which only `fields` are read if it has all of
-    them. Otherwise each line is an entry if the name ends in `.jsonl`, or if the lines look like entries (see
-    `is_in_lines`); else the file is one JSON value, whose items are the entries.
+    A file `.parquet` is a table of entries, of which only `fields` are read if it has all of them. In a file `.jsonl`,
+    or if the lines look like entries (see `_is_in_lines`), each line is an entry. Else the file is one JSON array or
+    object of entries, or with `lists`, their name in errors, an object of lists of entries.
     """
     if path.endswith(".parquet"):
-        yield from islice(_rows(path, fields), most)
-        return
-    content = _content(path)
-    yield from islice(_lines(path, content) if _by_line(path, content) else _items(path, content, lists=None), most)
-
-
-def read_lists(path: str, what: str) -> Iterator[Entry]:
-    """Yield the entries of a file whose object has a list of entries under each key, each with the key of its list.
-
-    `what` names the entries in errors.
-    """
-    content = _content(path)
-    yield from _lines(path, content) if _by_line(path, content) else _items(path, content, lists=what)
+        entries = _rows(path, fields)
+    else:
+        try:
+            content = Path(path).read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            what = f"cannot be read ({error}). Give the path of a file of JSON or JSON Lines."
+            raise data_file_error(path, None, what) from error
+        by_line = path.endswith(".jsonl") or _is_in_lines(content)
+        entries = _lines(path, content) if by_line else _items(path, content, lists)
+    yield from islice(entries, most)
 
 
 def _rows(path: str, fields: Sequence[str]) -> Iterator[Entry]:
@@ -179,47 +178,44 @@ def _rows(path: str, fields: Sequence[str]) -> Iterator[Entry]:
         raise data_file_error(path, None, f"cannot be read ({error}). Give the path of a Parquet file.") from error
 
 
-def _content(path: str) -> str:
+def _nonblank_lines(content: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not blank, with their numbers. Files are large: lines are copied one at a time."""
+    for number, found in enumerate(_LINE.finditer(content), start=1):
+        if words := found[0].strip():
+            yield number, words
+
+
+def _is_in_lines(content: str) -> bool:
+    """Return whether each line is an entry, rather than the whole text a value.
+
+    The first line must be an object, and have other lines beside it or a field that holds neither an entry nor entries.
+    """
+    lines = (words for _, words in _nonblank_lines(content))
+    first, second = next(lines, ""), next(lines, "")
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        what = f"cannot be read ({error}). Give the path of a file of JSON or JSON Lines."
-        raise data_file_error(path, None, what) from error
-
-
-def _by_line(path: str, content: str) -> bool:
-    return path.endswith(".jsonl") or is_in_lines(content)
+        value = json.loads(first)
+    except (ValueError, RecursionError):
+        return False
+    entries = value.values() if isinstance(value, dict) else ()
+    return isinstance(value, dict) and (
+        second != ""
+        or any(not isinstance(item, dict) for one in entries for item in (one if isinstance(one, list) else [one]))
+    )
 
 
 def _lines(path: str, content: str) -> Iterator[Entry]:
     for line, words in _nonblank_lines(content):
         try:
             yield Entry(json.loads(words), path, line)
-        except json.JSONDecodeError as error:
-            raise data_file_error(path, line, _not_json(error)) from error
-        except (ValueError, RecursionError) as error:  # as in `_Cursor.value`
-            raise data_file_error(path, line, f"this cannot be read ({error}).") from error
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(path, line, error) from error
 
 
-def _items(path: str, content: str, lists: str | None) -> Iterator[Entry]:
-    """Yield the items of a JSON array or object. With `lists`, each value of the object is a list of items."""
-    cursor = _Cursor(path, content)
-
-    def item(key: str | None) -> Entry:
-        cursor.peek()
-        line = cursor.line
-        return Entry(cursor.value(), path, line, key)
-
-    for key in cursor.pieces():
-        if key is None or lists is None:
-            yield item(key)
-            continue
-        if cursor.peek() != "[":
-            raise cursor.error(f"this is not a list of {lists}.")
-        for _ in cursor.pieces():
-            yield item(key)
-    if cursor.peek():
-        raise cursor.error(f"more stands behind the last {content[: cursor.place].rstrip()[-1]!r}.")
+def _unreadable(path: str, line: int, error: Exception) -> DataFileError:
+    """Return the error for JSON that is broken, or has numbers of thousands of digits or brackets without end."""
+    if isinstance(error, json.JSONDecodeError):
+        return data_file_error(path, line, f"this is not JSON ({error.msg}, column {error.colno}).")
+    return data_file_error(path, line, f"this cannot be read ({error}).")
 
 
 def _shortened(value: Any) -> str:
@@ -228,41 +224,51 @@ def _shortened(value: Any) -> str:
     return words if len(words) <= 60 else f"{words[:57]}..."
 
 
-def _not_json(error: json.JSONDecodeError) -> str:
-    return f"this is not JSON ({error.msg}, column {error.colno})."
-
-
 # ---- JSON piece by piece --------------------------------------------------------------------------------------------
 
 _DECODER = json.JSONDecoder()
-_SPACE = " \t\n\r"
+_SPACE = re.compile(r"[ \t\n\r]*")
+_LINE = re.compile(r"[^\n]*\n?")
+
+
+def _items(path: str, content: str, lists: str | None) -> Iterator[Entry]:
+    """Yield the items of a JSON array or object, of which no more is read than is needed."""
+    cursor = _Cursor(path, content)
+    for key in cursor.pieces():
+        if key is None or lists is None:
+            yield cursor.entry(key)
+            continue
+        if cursor.peek() != "[":
+            raise cursor.error(f"this is not a list of {lists}.")
+        for _ in cursor.pieces():
+            yield cursor.entry(key)
+    if cursor.peek():
+        raise cursor.error(f"more stands behind the last {content[: cursor.place].rstrip()[-1]!r}.")
 
 
 class _Cursor:
     """A place in a JSON text that only goes forward, so that lines are counted once."""
 
     def __init__(self, path: str, content: str) -> None:
-        self.path = path
-        self.content = content
+        self._path, self._content = path, content
         self.place = 0
         self._line, self._counted = 1, 0
 
-    @property
-    def line(self) -> int:
-        self._line += self.content.count("\n", self._counted, self.place)
+    def error(self, what: str) -> DataFileError:
+        return data_file_error(self._path, self._line_here(), what)
+
+    def _line_here(self) -> int:
+        self._line += self._content.count("\n", self._counted, self.place)
         self._counted = self.place
         return self._line
 
-    def error(self, what: str) -> DataFileError:
-        return data_file_error(self.path, self.line, what)
-
     def peek(self) -> str:
         """Return the next character that is not space; empty at the end."""
-        while self.content[self.place : self.place + 1] and self.content[self.place] in _SPACE:
-            self.place += 1
-        return self.content[self.place : self.place + 1]
+        found = _SPACE.match(self._content, self.place)
+        self.place = found.end() if found else self.place
+        return self._content[self.place : self.place + 1]
 
-    def take(self, wanted: str) -> str:
+    def _take(self, wanted: str) -> str:
         """Move past the next character, which must be one of `wanted`."""
         found = self.peek()
         if not found or found not in wanted:
@@ -270,100 +276,31 @@ class _Cursor:
         self.place += 1
         return found
 
-    def value(self) -> Any:
-        """Return the next value."""
+    def entry(self, key: str | None) -> Entry:
+        """Return the next value, and its line."""
         self.peek()
+        line = self._line_here()
         try:
-            value, self.place = _DECODER.raw_decode(self.content, self.place)
-        except json.JSONDecodeError as error:
-            raise data_file_error(self.path, error.lineno, _not_json(error)) from error
-        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets without end
-            raise self.error(f"this cannot be read ({error}).") from error
-        return value
+            value, self.place = _DECODER.raw_decode(self._content, self.place)
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(self._path, getattr(error, "lineno", line), error) from error
+        return Entry(value, self._path, line, key)
 
     def pieces(self) -> Iterator[str | None]:
-        """Go through an array or an object, stop before each value, and yield its key, or None in an array.
-
-        The caller must read the value before it asks for the next key.
-        """
-        opened = self.take("[{")
+        """Go through an array or an object, stop before each value, and yield its key, or None in an array."""
+        opened = self._take("[{")
         closing = "]" if opened == "[" else "}"
         if self.peek() == closing:
-            self.take(closing)
+            self._take(closing)
             return
         while True:
-            self.peek()
             key: str | None = None
             if opened == "{":
-                line, key = self.line, self.value()
+                found = self.entry(None)
+                key = found.value
                 if not isinstance(key, str):
-                    raise data_file_error(self.path, line, f"{_shortened(key)} is no key: keys are texts.")
-                self.take(":")
+                    raise found.error(f"{_shortened(key)} is no key: keys are texts.")
+                self._take(":")
             yield key
-            if self.take("," + closing) == closing:
+            if self._take("," + closing) == closing:
                 return
-
-
-def _nonblank_lines(content: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, with their numbers. Files are large: lines are copied one at a time."""
-    start, number = 0, 0
-    while start <= len(content):
-        end, number = content.find("\n", start), number + 1
-        end = len(content) if end < 0 else end
-        words = content[start:end]
-        if words.strip():
-            yield number, words
-        start = end + 1
-
-
-def is_in_lines(content: str) -> bool:
-    """Return whether each line is a value, rather than the whole text.
-
-    The first line must be an object that has fields of its own, or that has other lines beside it. If the first line is
-    broken, either the second line must not continue it, or the last line must be an object, with which no object that
-    begins above can end.
-    """
-    lines = (words.strip() for _, words in _nonblank_lines(content))
-    first, second = next(lines, ""), next(lines, "")
-    if not first.startswith("{") or first == "{":
-        return False
-    if not second:
-        return _has_fields(first)
-    if _is_object(first) or (_is_object(second) and _breaks_off(first, second)):
-        return True
-    end = len(content.rstrip(_SPACE))
-    return _is_object(content[content.rfind("\n", 0, end) + 1 : end])
-
-
-def _has_fields(words: str) -> bool:
-    """Return whether an object is itself an entry, rather than an object of entries or of lists of entries."""
-    cursor = _Cursor("", words)
-    try:
-        for _ in cursor.pieces():
-            match cursor.value():
-                case dict() | [dict(), *_]:
-                    return False
-                case list():
-                    continue
-            return True
-    except DataFileError:
-        pass
-    return False
-
-
-def _breaks_off(first: str, second: str) -> bool:
-    """Return whether a value that begins in one line cannot continue in the next."""
-    try:
-        json.loads(f"{first}\n{second}")
-    except json.JSONDecodeError as error:
-        return error.pos <= len(first) + 1
-    except (ValueError, RecursionError):
-        pass
-    return False
-
-
-def _is_object(words: str) -> bool:
-    try:
-        return isinstance(json.loads(words), dict)
-    except (ValueError, RecursionError):
-        return False

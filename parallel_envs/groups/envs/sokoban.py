@@ -1,25 +1,19 @@
-"""Sokoban: push the boxes onto the targets. `sokoban_rooms` makes the rooms."""
+"""Sokoban: push the boxes onto the targets. Rooms can be solved, because they are made backwards from their end."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
+
+import numpy as np
 
 from parallel_envs.choices import RenderMode, TileFormat
 from parallel_envs.groups.envs import base as fields
 from parallel_envs.groups.envs import tiles
 from parallel_envs.groups.envs.base import Step, StepCount, action_number, step_info
-from parallel_envs.groups.envs.sokoban_rooms import (
-    Boxes,
-    Room,
-    after,
-    longest_solution,
-    most_boxes,
-    moves,
-    random_room,
-)
 from parallel_envs.seeding import SeedTree
 
 KINDS = ("wall", "empty", "target", "box on target", "box", "player", "player on target")
@@ -69,32 +63,37 @@ class SokobanConfig:
     """States are `text`, or pictures (`rgb_array`)."""
 
     def __post_init__(self) -> None:
-        set_field = object.__setattr__  # the dataclass is frozen for all others
         rows, columns = fields.pair("dim_room", self.dim_room)
         if (rows, columns) != DIM_ROOM:
             for name, given, size in (("dim_x", self.dim_x, rows), ("dim_y", self.dim_y, columns)):
                 if given not in (None, size):
                     raise ValueError(f"{name}={given} and dim_room={[rows, columns]} contradict each other. Give one.")
-        rows = rows if self.dim_x is None else self.dim_x
-        columns = columns if self.dim_y is None else self.dim_y
-        rows = fields.count("dim_room[0]", rows, least=3, most=50)
-        columns = fields.count("dim_room[1]", columns, least=3, most=50)
-        set_field(self, "dim_room", (rows, columns))
-        set_field(self, "grid_lookup", fields.lookup("grid_lookup", self.grid_lookup, GRID_LOOKUP))
-        set_field(self, "action_lookup", fields.action_names("action_lookup", self.action_lookup, ACTIONS))
-        fields.count("num_boxes", self.num_boxes)
-        fields.count("search_depth", self.search_depth, least=self.num_boxes)  # each box takes a move at least
-        fields.count_or_none("max_steps", self.max_steps)
-        fields.count("max_reset_tries", self.max_reset_tries)
-        for name in ("step_reward", "box_reward", "success_reward"):
-            fields.number(name, getattr(self, name))
-        fields.choice("observation_format", self.observation_format, tiles.FORMATS)
-        fields.choice("render_mode", self.render_mode, tiles.RENDER_MODES)
+        rows = fields.count("dim_room[0]", rows if self.dim_x is None else self.dim_x, least=3, most=50)
+        columns = fields.count("dim_room[1]", columns if self.dim_y is None else self.dim_y, least=3, most=50)
+        object.__setattr__(self, "dim_room", (rows, columns))
+        fields.check(
+            self,
+            grid_lookup=partial(fields.lookup, known=GRID_LOOKUP),
+            action_lookup=partial(fields.lookup, known=ACTIONS, of_actions=True),
+            num_boxes=fields.count,
+            search_depth=partial(fields.count, least=self.num_boxes),  # each box takes a move at least
+            max_steps=partial(fields.count, none=True),
+            max_reset_tries=fields.count,
+            step_reward=fields.number,
+            box_reward=fields.number,
+            success_reward=fields.number,
+            observation_format=tiles.FORMATS,
+            render_mode=tiles.RENDER_MODES,
+        )
         if max(rows, columns) < 5:
             raise ValueError(
                 f"dim_room={self.dim_room} leaves no row or column of three tiles, which a push takes. Give 5 or more."
             )
-        most = most_boxes(rows, columns)
+        # A step of the walk that carves the floor adds at most three tiles to those around the last one.
+        floor = min((rows - 2) * (columns - 2), 2 + 3 * walk_steps(rows, columns))
+        most = (floor - 1) // 2
+        if min(rows, columns) == 3:  # in a corridor the player reaches only two boxes
+            most = min(most, 2)
         if self.num_boxes > most:
             raise ValueError(
                 f"num_boxes={self.num_boxes}: in a room of {rows} by {columns} there is space for {most} at most, with "
@@ -102,10 +101,11 @@ class SokobanConfig:
             )
         if self.min_solution_steps is not None:
             fewest, most = fields.span("min_solution_steps", self.min_solution_steps, least=1)
-            longest = min(self.search_depth, longest_solution(rows, columns, self.num_boxes))
+            # No solution has more moves than there are positions on its way.
+            longest = min(self.search_depth, math.comb(floor, self.num_boxes) * (floor - self.num_boxes) - 1)
             fields.count("min_solution_steps[0]", fewest, most=longest)
             fields.count("min_solution_steps[1]", most, least=self.num_boxes)  # each box takes a move at least
-            set_field(self, "min_solution_steps", (fewest, most))
+            object.__setattr__(self, "min_solution_steps", (fewest, most))
 
 
 class SokobanEnv:
@@ -174,9 +174,8 @@ class SokobanEnv:
         return True
 
     def _state(self) -> Any:
-        if self.config.render_mode == "rgb_array":
-            return tiles.picture_state(self._grid.picture())
-        return self._grid.text(self.config.observation_format)
+        shown = self.render(self.config.render_mode)
+        return shown if self.config.render_mode == "text" else tiles.picture_state(shown)
 
     def render(self, mode: str | None = None) -> Any:
         """Return the room as text or as an RGB array; by default in the form of the states."""
@@ -190,6 +189,148 @@ class SokobanEnv:
 
     def close(self) -> None:
         """Do nothing: the env holds nothing."""
+
+
+# ---- rooms ----------------------------------------------------------------------------------------------------------
+#
+# A floor is carved, the boxes stand on their targets, and moves are undone. A position that is reached by undoing moves
+# is solved by doing them. Rooms are flat: the tile in row `r` and column `c` has the number `r * width + c`, so a move
+# adds the same number wherever it is made. `search_depth` moves are undone in layers: every position of a layer, with
+# every move, makes the next layer. A layer of more than `_WIDEST` positions is thinned at random. If none is, as in
+# rooms of 6 by 6 with a single box, the solution is a shortest one.
+
+Boxes = frozenset[int]
+Position = tuple[int, Boxes]
+"""The tile of the player, and the tiles of the boxes."""
+
+_WIDEST = 64
+_TURN_CHANCE = 0.35
+_BRUSH_CHANCE = 0.45
+_STEPS_PER_SIDE = 1.7
+_DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
+
+
+def walk_steps(rows: int, columns: int) -> int:
+    """Return the number of steps of the walk that carves a room of this size, the outer walls included."""
+    return int(_STEPS_PER_SIDE * (rows + columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A room at the beginning of an episode."""
+
+    height: int
+    width: int
+    floor: Boxes
+    targets: Boxes
+    boxes: Boxes
+    player: int
+    solution: tuple[int, ...]
+    """Actions that solve it."""
+
+
+def moves(width: int) -> dict[int, int]:
+    """Return the numbers that the actions up, down, left, right add to the number of a tile."""
+    return {1: -width, 2: width, 3: -1, 4: 1}
+
+
+def after(floor: Boxes, position: Position, move: int) -> Position:
+    """Return the position after a move: the same one if the move cannot be done."""
+    player, boxes = position
+    ahead = player + move
+    if ahead not in floor:
+        return position
+    if ahead not in boxes:
+        return ahead, boxes
+    beyond = ahead + move
+    if beyond not in floor or beyond in boxes:
+        return position
+    return ahead, boxes - {ahead} | {beyond}
+
+
+def random_room(
+    size: tuple[int, int],
+    num_boxes: int,
+    search_depth: int,
+    solution_steps: tuple[int, int],
+    generator: np.random.Generator,
+) -> Room | None:
+    """Return a room that can be solved in a number of moves in this range, or None if the attempt fails."""
+    floor, width = carve(*size, generator), size[1]
+    inside = sorted(floor)
+    if len(inside) < 2 * num_boxes + 1:
+        return None
+    targets = frozenset(int(tile) for tile in generator.choice(inside, num_boxes, replace=False))
+    # For each position the action that leads to the next one; solved positions need none.
+    following: dict[Position, tuple[int, Position | None]] = {
+        (player, targets): (0, None) for player in inside if player not in targets
+    }
+    layers = [list(following)]
+    while len(layers) <= search_depth and layers[-1]:
+        layer: list[Position] = []
+        for position in layers[-1]:
+            for action, before in _before(floor, position, width):
+                if before not in following:
+                    following[before] = (action, position)
+                    layer.append(before)
+        if len(layer) > _WIDEST:
+            kept = generator.choice(len(layer), _WIDEST, replace=False)
+            layer = [layer[index] for index in sorted(kept.tolist())]
+        layers.append(layer)
+    # Of the positions with no box on a target, take one with the boxes farthest from targets.
+    places = [divmod(target, width) for target in targets]
+    best, farthest = list[Position](), 1
+    for layer in layers[solution_steps[0] : solution_steps[1] + 1]:
+        for position in layer:
+            if position[1] & targets:
+                continue
+            boxes = (divmod(box, width) for box in position[1])
+            distance = sum(min(abs(row - to_row) + abs(column - to) for to_row, to in places) for row, column in boxes)
+            if distance > farthest:
+                best, farthest = [], distance
+            if distance == farthest:
+                best.append(position)
+    if not best:
+        return None
+    found = best[int(generator.integers(len(best)))]
+    way, (action, after_it) = list[int](), following[found]
+    while after_it is not None:
+        way.append(action)
+        action, after_it = following[after_it]
+    return Room(*size, floor, targets, found[1], found[0], tuple(way))
+
+
+def _before(floor: Boxes, position: Position, width: int) -> Iterator[tuple[int, Position]]:
+    """Yield the positions from which one action leads to this one, each with the action."""
+    player, boxes = position
+    for action, move in moves(width).items():
+        came_from = player - move
+        if came_from not in floor or came_from in boxes:
+            continue
+        yield action, (came_from, boxes)
+        if player + move in boxes:
+            yield action, (came_from, boxes - {player + move} | {player})
+
+
+def carve(height: int, width: int, generator: np.random.Generator) -> Boxes:
+    """Return a connected floor inside the outer walls: the way of a walk with random turns, and tiles around it."""
+
+    def direction() -> tuple[int, int]:
+        return _DIRECTIONS[int(generator.integers(4))]
+
+    row, column = int(generator.integers(1, height - 1)), int(generator.integers(1, width - 1))
+    step = direction()
+    floor = {row * width + column}
+    for _ in range(walk_steps(height, width)):
+        if generator.random() < _TURN_CHANCE:
+            step = direction()
+        row = min(max(row + step[0], 1), height - 2)
+        column = min(max(column + step[1], 1), width - 2)
+        floor.add(row * width + column)
+        for chance, (down, right) in zip(generator.random(4), _DIRECTIONS, strict=True):
+            if chance < _BRUSH_CHANCE and 0 < row + down < height - 1 and 0 < column + right < width - 1:
+                floor.add((row + down) * width + column + right)
+    return frozenset(floor)
 
 
 # ---- drawing --------------------------------------------------------------------------------------------------------

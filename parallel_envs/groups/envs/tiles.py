@@ -33,14 +33,7 @@ def checked_mode(mode: str | None, own: str) -> str:
 
 
 def room_as_text(size: tuple[int, int], places: Mapping[str, Places], cells: str, style: str) -> str:
-    """Return a room as text, in RAGEN's words.
-
-    Args:
-        size: How many rows and columns.
-        places: The places of each kind of thing, by its name, in this order.
-        cells: The room as a grid.
-        style: One of `FORMATS`.
-    """
+    """Return a room as text, in RAGEN's words."""
     if style == "grid":
         return cells
     lines = [f"{name}: {', '.join(map(str, where))}" for name, where in places.items() if where]

@@ -19,13 +19,11 @@ from parallel_envs.groups.envs.countdown import (
     CountdownConfig,
     CountdownEnv,
     read_expression,
-    result_ranges,
 )
 from parallel_envs.groups.envs.metamathqa import (
     MetaMathQAConfig,
     MetaMathQAEnv,
     answer_in,
-    given_answer,
     is_same_answer,
     number,
     plain,
@@ -291,30 +289,6 @@ def test_broken_lines_are_named(tmp_path: Path, line: str, words: str) -> None:
         CountdownEnv(CountdownConfig(data_path=str(path)))
 
 
-def test_puzzles_that_are_not_found_are_named() -> None:
-    config = CountdownConfig(num_numbers=(2, 2), number_range=(10, 10), operators="+-", target_range=(5, 6))
-    with pytest.raises(ValueError, match=r"No puzzle with .* was found in 20000 tries"):
-        CountdownEnv(config).reset(0)
-
-
-@given(
-    st.integers(0, 4).flatmap(lambda low: st.tuples(st.just(low), st.integers(low, low + 3))),
-    st.text("+-*/", min_size=1, max_size=4),
-)
-def test_nothing_is_beyond_what_is_called_reach(numbers: tuple[int, int], operators: str) -> None:
-    found: list[set[int]] = [set(range(numbers[0], numbers[1] + 1))]
-    for _ in range(2):
-        found.append({result for pair in zip(found, found[::-1], strict=True) for result in results(*pair, operators)})
-    for span, values in zip(result_ranges(numbers, operators, 3), found, strict=True):
-        assert not values or (span is not None and span[0] <= min(values) <= max(values) <= span[1])
-
-
-def results(left: set[int], right: set[int], operators: str) -> set[int]:
-    """What two numbers come to, whole and not negative."""
-    values = (value_of(f"{a}{sign}{b}") for a in left for b in right for sign in operators if sign != "/" or b)
-    return {int(value) for value in values if value >= 0 and value.denominator == 1}
-
-
 # ---- answers -------------------------------------------------------------------------------------
 
 
@@ -378,7 +352,6 @@ def test_what_follows_the_mark_is_the_answer() -> None:
     assert answer_in("The answer is: 3? No.\nthe answer is: 4\n") == "4"
     assert answer_in("\u0130\u0130\u0130 The Answer Is: 4") == "4"  # signs that are longer in lower case
     assert answer_in("It is 4.") is None
-    assert given_answer(" It is 4. ") == "It is 4."
 
 
 # ---- the env -------------------------------------------------------------------------------------

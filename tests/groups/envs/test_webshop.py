@@ -217,8 +217,9 @@ def test_prices_have_a_limit_that_the_instruction_tells() -> None:
 
 
 def test_training_and_validation_want_other_products() -> None:
+    shop = shop_for(WebShopConfig())
     wanted = {
-        mode: {wish.product.asin for wish in wishes_for(WebShopConfig(), training=mode == "train")}
+        mode: {shop.wanted[number] for number in wishes_for(WebShopConfig(), training=mode == "train")}
         for mode in ("train", "val")
     }
     assert wanted["train"].isdisjoint(wanted["val"])
@@ -306,7 +307,11 @@ def test_fewer_products_and_instructions_can_be_asked_for(tmp_path: Path) -> Non
         val_share=0.0,
     )
     assert [product.asin for product in shop_for(config).products] == ["A0", "A1", "A2", "A3"]
-    assert [wish.product.asin for wish in wishes_for(config, training=True)] == ["A0", "A1", "A2"]
+    assert [shop_for(config).wishes[number].product.asin for number in wishes_for(config, training=True)] == [
+        "A0",
+        "A1",
+        "A2",
+    ]
 
 
 def test_of_many_instructions_the_broken_one_is_named_with_its_line(tmp_path: Path) -> None:

@@ -11,17 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.groups.envs.webshop.pages import Part, actions_on
-from parallel_envs.groups.envs.webshop.products import Goal, Product
-from parallel_envs.groups.envs.webshop.reward import (
+from parallel_envs.groups.envs.webshop.env import Part, actions_on
+from parallel_envs.groups.envs.webshop.products import (
+    Goal,
+    Product,
     Score,
     has_attribute,
     has_option,
     score,
     similarity,
     type_score,
+    words_of,
 )
-from parallel_envs.groups.envs.webshop.shop import K1, B, Index, columns_of, words_of
+from parallel_envs.groups.envs.webshop.shop import K1, B, Index, columns_of
 
 WORDS = st.sampled_from(["red", "blue", "kettle", "kettles", "glass", "steel", "the", "for"])
 TEXTS = st.lists(WORDS, max_size=8).map(" ".join)

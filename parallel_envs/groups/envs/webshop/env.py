@@ -1,39 +1,25 @@
-"""The shop as an environment, and its config."""
+"""The shop as an environment: its config, its views, the clicks that lead from one to another, and their pages in text.
+
+    Searching ── search[...] ──▶ ResultsPage ─ click[asin] ──▶ Looking ── click[description] ──▶ Reading
+        ▲                        next >, < prev             │  an option, < prev                 < prev
+        └────── back to search ──────┴──────────────────────┤
+                                                            └─ click[buy now] ──▶ Bought
+
+Views are values. Buttons are in lower case, as on WebShop's pages.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from parallel_envs.choices import PageText, ShopReward, TextMode, words
-from parallel_envs.groups.envs.base import (
-    Step,
-    StepCount,
-    TextEnv,
-    choice,
-    count,
-    count_or_none,
-    flag,
-    number,
-    path_or_none,
-    step_info,
-)
-from parallel_envs.groups.envs.webshop.pages import (
-    Bought,
-    Page,
-    ResultsPage,
-    Searching,
-    View,
-    actions_on,
-    as_rich_text,
-    as_text,
-    clicked,
-    page_of,
-)
-from parallel_envs.groups.envs.webshop.products import Goal, goal_of
-from parallel_envs.groups.envs.webshop.reward import Score, score
+from parallel_envs.groups.envs import base as fields
+from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, step_info
+from parallel_envs.groups.envs.webshop.products import Goal, Product, Score, goal_of, score
 from parallel_envs.groups.envs.webshop.shop import shop_for, wishes_for
 from parallel_envs.seeding import SeedTree
 
@@ -94,18 +80,27 @@ class WebShopConfig:
         )
 
     def __post_init__(self) -> None:
-        for name in ("file_path", "attributes_path", "instructions_path", "cache_dir"):
-            object.__setattr__(self, name, path_or_none(name, getattr(self, name)))
-        for name in ("human_goals", "show_actions", "show_attrs"):
-            flag(name, getattr(self, name))
-        for name in ("num_products", "limit_goals", "max_steps"):
-            count_or_none(name, getattr(self, name))
-        number("val_share", self.val_share, least=0.0, most=1.0)
-        choice("reward", self.reward, words(ShopReward))
-        choice("observation_mode", self.observation_mode, words(PageText))
-        count("page_size", self.page_size)
-        count("num_results", self.num_results)
-        choice("render_mode", self.render_mode, words(TextMode))
+        fields.check(
+            self,
+            file_path=fields.path,
+            attributes_path=fields.path,
+            instructions_path=fields.path,
+            cache_dir=fields.path,
+            human_goals=fields.flag,
+            show_actions=fields.flag,
+            show_attrs=fields.flag,
+            num_products=partial(fields.count, none=True),
+            limit_goals=partial(fields.count, none=True),
+            max_steps=partial(fields.count, none=True),
+            val_share=partial(fields.number, least=0.0, most=1.0),
+            reward=words(ShopReward),
+            observation_mode=words(PageText),
+            page_size=fields.count,
+            num_results=fields.count,
+            render_mode=words(TextMode),
+        )
+        if self.dataset is not None:
+            fields.choice("dataset", self.dataset, ("small", "full"))
         beside = {"attributes_path": self.attributes_path, "instructions_path": self.instructions_path}
         needed = "instructions_path" if self.human_goals else "attributes_path"
         if self.file_path is None:
@@ -117,8 +112,6 @@ class WebShopConfig:
                 f"file_path={self.file_path!r} was given without {needed}, so nothing is wanted of the products. Give "
                 f"{needed}, or the other kind of instructions with human_goals={not self.human_goals}."
             )
-        if self.dataset is not None:
-            choice("dataset", self.dataset, ("small", "full"))
 
 
 class WebShopEnv(TextEnv):
@@ -150,8 +143,8 @@ class WebShopEnv(TextEnv):
 
     def reset(self, seed: int, mode: str = "train") -> str:
         generator = SeedTree(seed).child("webshop").generator()
-        wishes = self._training if mode == "train" else self._validation
-        self.goal = goal_of(wishes[int(generator.integers(len(wishes)))], generator)
+        numbers = self._training if mode == "train" else self._validation
+        self.goal = goal_of(self._shop.wishes[numbers[int(generator.integers(len(numbers)))]], generator)
         self._view, self._score = Searching(), None
         self._count.start()
         self._shown = self._state()
@@ -159,7 +152,15 @@ class WebShopEnv(TextEnv):
 
     def step(self, action: Any) -> Step:
         self._count.tick()
-        before, after = self._view, self._view_after(action)
+        before = self._view
+        after: View | None = None  # the view that the action leads to; None if it cannot be done
+        found = _ACTION.fullmatch(action) if isinstance(action, str) and len(action) <= _MOST_CHARS else None
+        verb, said = ("", "") if found is None else (found[1].lower(), found[2].strip())
+        if verb == "click":
+            after = clicked(self._view, said.lower(), self.config.show_attrs)
+        elif said and isinstance(self._view, Searching):
+            numbers = self._shop.index.search(said, self.config.num_results)
+            after = ResultsPage(tuple(self._shop.products[number] for number in numbers), self.config.page_size)
         if after is not None:
             self._view = after
         if isinstance(self._view, Bought):
@@ -175,42 +176,177 @@ class WebShopEnv(TextEnv):
         self._shown = self._state()
         return self._shown, reward, bought, truncated, info
 
-    def _view_after(self, action: Any) -> View | None:
-        """Return the view that an action leads to; None if it cannot be done."""
-        found = _ACTION.fullmatch(action) if isinstance(action, str) and len(action) <= _MOST_CHARS else None
-        if found is None:
-            return None
-        verb, words = found[1].lower(), found[2].strip()
-        if verb == "click":
-            return clicked(self._view, words.lower(), self.config.show_attrs)
-        if not words or not isinstance(self._view, Searching):
-            return None
-        numbers = self._shop.index.search(words, self.config.num_results)
-        return ResultsPage(tuple(self._shop.products[number] for number in numbers), self.config.page_size)
-
     def available_actions(self) -> tuple[str, ...]:
         """Return all possible actions; `search[<content>]` stands for every search."""
-        return actions_on(self._page())
-
-    def _page(self) -> Page:
-        return page_of(self._view, self.goal.instruction, self.config.show_attrs)
+        return actions_on(page_of(self._view, self.goal.instruction, self.config.show_attrs))
 
     def _state(self) -> str:
-        page = self._page()
-        words = as_text(page) if self.config.observation_mode == "text" else as_rich_text(page)
+        page = page_of(self._view, self.goal.instruction, self.config.show_attrs)
+        shown = as_text(page) if self.config.observation_mode == "text" else as_rich_text(page)
         if not self.config.show_actions or isinstance(self._view, Bought):
-            return words
-        return f"{words}\nAvailable actions: {', '.join(actions_on(page))}"
+            return shown
+        return f"{shown}\nAvailable actions: {', '.join(actions_on(page))}"
 
     def metrics(self) -> Mapping[str, float]:
         """Return whether something was bought, and the parts of its score."""
         if self._score is None:
             return {"bought": 0.0, "task_score": 0.0}
-        return {
-            "bought": 1.0,
-            "task_score": self._score.total,
-            "type_score": self._score.type,
-            "attributes_score": self._score.attributes,
-            "options_score": self._score.options,
-            "price_score": self._score.price,
-        }
+        total, *parts = astuple(self._score)
+        names = ("type_score", "attributes_score", "options_score", "price_score")
+        return {"bought": 1.0, "task_score": total, **dict(zip(names, parts, strict=True))}
+
+
+# ---- views ----------------------------------------------------------------------------------------------------------
+
+BACK, NEXT, PREVIOUS, BUY = "back to search", "next >", "< prev", "buy now"
+
+
+@dataclass(frozen=True, slots=True)
+class Searching:
+    """The search bar."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsPage:
+    """A page of found products. `seen`: the asins of products that were opened."""
+
+    found: tuple[Product, ...]
+    page_size: int
+    page: int = 1
+    seen: frozenset[str] = frozenset()
+
+    @property
+    def shown(self) -> tuple[Product, ...]:
+        return self.found[(self.page - 1) * self.page_size : self.page * self.page_size]
+
+    @property
+    def has_more(self) -> bool:
+        return self.page * self.page_size < len(self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """A product, and its chosen options."""
+
+    product: Product
+    results: ResultsPage
+    chosen: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A text about a product."""
+
+    what: str
+    item: Looking
+
+
+@dataclass(frozen=True, slots=True)
+class Bought:
+    """The end."""
+
+    item: Looking
+
+
+View = Searching | ResultsPage | Looking | Reading | Bought
+
+
+def more_about(product: Product, show_attrs: bool) -> dict[str, str]:
+    """Return the texts about a product, by the button that leads there."""
+    pages = {
+        "description": product.description,
+        "features": " ".join(product.features),
+        "reviews": f"Rating: {product.rating}",
+    }
+    return pages | {"attributes": " | ".join(product.attributes)} if show_attrs else pages
+
+
+def clicked(view: View, what: str, show_attrs: bool) -> View | None:
+    """Return the view after a click; None if the page has no such button."""
+    match view:
+        case ResultsPage() | Looking() | Reading() if what == BACK:
+            return Searching()
+        case ResultsPage():
+            if what == NEXT and view.has_more:
+                return replace(view, page=view.page + 1)
+            if what == PREVIOUS and view.page > 1:
+                return replace(view, page=view.page - 1)
+            product = next((product for product in view.shown if product.asin.lower() == what), None)
+            return None if product is None else Looking(product, replace(view, seen=view.seen | {product.asin}))
+        case Looking():
+            if what == PREVIOUS:
+                return view.results
+            if what == BUY:
+                return Bought(view)
+            if what in more_about(view.product, show_attrs):
+                return Reading(what, view)
+            name = next((name for name, values in view.product.options.items() if what in values), None)
+            return None if name is None else replace(view, chosen={**view.chosen, name: what})
+        case Reading(item=item) if what == PREVIOUS:
+            return item
+    return None
+
+
+# ---- pages ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Words on a page. `pressed`: the button has been clicked before."""
+
+    text: str
+    button: bool = False
+    pressed: bool = False
+
+
+Page = tuple[Part, ...]
+
+
+def page_of(view: View, instruction: str, show_attrs: bool) -> Page:
+    """Return the page of a view, from top to bottom."""
+    match view:
+        case Searching():
+            return Part("WebShop"), Part("Instruction:"), Part(instruction), Part("Search", button=True)
+        case Bought():
+            return (Part("Thank you for shopping with us!"),)
+    parts = [Part("Instruction:"), Part(instruction), Part("Back to Search", button=True)]
+    match view:
+        case ResultsPage():
+            parts += [Part(f"Page {view.page} (Total results: {len(view.found)})")]
+            parts += [Part("< Prev", button=True)] * (view.page > 1) + [Part("Next >", button=True)] * view.has_more
+            for product in view.shown:
+                parts += [Part(product.asin, button=True, pressed=product.asin in view.seen)]
+                parts += [Part(product.name), Part(product.price_tag)]
+        case Looking(product=product):
+            parts += [Part("< Prev", button=True)]
+            for name, values in product.options.items():
+                chosen = view.chosen.get(name)
+                parts += [Part(name), *(Part(value, button=True, pressed=chosen == value) for value in values)]
+            parts += [Part(product.name), Part(f"Price: {product.price_tag}"), Part(f"Rating: {product.rating}")]
+            parts += [Part(name.title(), button=True) for name in (*more_about(product, show_attrs), BUY)]
+        case Reading(what, item):
+            parts += [Part("< Prev", button=True), Part(more_about(item.product, show_attrs)[what])]
+    return tuple(parts)
+
+
+def as_text(page: Page) -> str:
+    return " [SEP] ".join(part.text for part in page)
+
+
+def as_rich_text(page: Page) -> str:
+    """Return a page with marks around all buttons, and a line for each button that has been clicked."""
+
+    def marked(part: Part) -> str:
+        if not part.button:
+            return part.text
+        mark = "clicked button" if part.pressed else "button"
+        return f"[{mark}] {part.text} [{mark}_]"
+
+    pressed = [f"You have clicked {part.text}." for part in page if part.pressed]
+    return "\n".join([*pressed, *(marked(part) for part in page)])
+
+
+def actions_on(page: Page) -> tuple[str, ...]:
+    """Return the possible actions, as they are written."""
+    buttons = [part.text.lower() for part in page if part.button]
+    return tuple("search[<content>]" if button == "search" else f"click[{button}]" for button in dict.fromkeys(buttons))

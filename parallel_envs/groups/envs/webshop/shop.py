@@ -16,7 +16,6 @@ import json
 import logging
 import mmap
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -43,10 +42,10 @@ from parallel_envs.groups.envs.webshop.products import (
     Product,
     Wish,
     read_attributes,
-    read_instructions,
     read_products,
     wishes_by_people,
     wishes_made,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -55,33 +54,12 @@ if TYPE_CHECKING:
 
 K1, B = 0.9, 0.4  # WebShop uses Lucene with these values, from Pyserini
 
-_WORD = re.compile(r"[a-z0-9]+")
-# Lucene's stop words of English.
-_STOP_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        a an and are as at be but by for if in into is it no not of on or such that the their then there these they
-        this to was will with
-        """,
-    )
-)
-
 Columns = dict[str, NDArray[Any]]
 """Arrays of an index, by name. Each may be a read-only memory map that processes share.
 
 `words`: the words in order, one behind the other, as bytes, each of which ends at its `word_ends`. A word's `documents`
 and how often they have it (`times`) end at its `ends`. `norms`: the factor for the length of each document.
 """
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words of a text for the search: in lower case, without plurals and stop words."""
-    return [
-        word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
-        for word in _WORD.findall(text.lower())
-        if word not in _STOP_WORDS
-    ]
 
 
 def columns_of(documents: Iterable[str]) -> Columns:
@@ -120,16 +98,20 @@ class Index:
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
-        self._words = _Words(columns["words"], columns["word_ends"])
         self._num_documents = len(columns["norms"])
+
+    def _word(self, number: int) -> bytes:
+        ends = self.columns["word_ends"]
+        return self.columns["words"][int(ends[number - 1]) if number else 0 : int(ends[number])].tobytes()
 
     def scores(self, query: str) -> NDArray[np.float32]:
         """Return how well each document matches a query; 0 if it has none of its words."""
         columns, scores = self.columns, np.zeros(self._num_documents, np.float32)
         for word, times in sorted(Counter(words_of(query)).items()):
             sought = word.encode()
-            place = bisect.bisect_left(self._words, sought)
-            if place == len(self._words) or self._words[place] != sought:
+            numbers = range(len(columns["word_ends"]))
+            place = bisect.bisect_left(numbers, sought, key=self._word)
+            if place == len(numbers) or self._word(place) != sought:
                 continue
             its = slice(int(columns["ends"][place - 1]) if place else 0, int(columns["ends"][place]))
             where, how_often = columns["documents"][its], columns["times"][its]
@@ -142,19 +124,6 @@ class Index:
         scores = self.scores(query)
         found = np.flatnonzero(scores)
         return tuple(found[np.argsort(-scores[found], kind="stable")][:most].tolist())
-
-
-class _Words(Sequence[bytes]):
-    """The words of an index, in order."""
-
-    def __init__(self, letters: NDArray[Any], ends: NDArray[Any]) -> None:
-        self._letters, self._ends = letters, ends
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._letters[int(self._ends[place - 1]) if place else 0 : int(self._ends[place])].tobytes()
 
 
 _log = logging.getLogger(__name__)
@@ -183,26 +152,8 @@ class Shop:
     wanted: Sequence[str]
 
 
-class SomeWishes(Sequence[Wish]):
-    """Some of a shop's wishes, by their numbers."""
-
-    def __init__(self, wishes: Sequence[Wish], numbers: Iterable[int]) -> None:
-        self._wishes, self._numbers = wishes, np.fromiter(numbers, np.int32)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._wishes[int(self._numbers[place])]
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """The present versions of a shop's files."""
-
-    items: FileVersion
-    attributes: FileVersion | None
-    instructions: FileVersion | None
+Files = tuple[FileVersion, FileVersion | None, FileVersion | None]
+"""The present versions of the files of items, attributes and instructions."""
 
 
 def shop_for(config: WebShopConfig) -> Shop:
@@ -211,42 +162,40 @@ def shop_for(config: WebShopConfig) -> Shop:
     return _shop(_files(config), config.num_products, config.limit_goals, config.human_goals, str(cache_dir))
 
 
-def wishes_for(config: WebShopConfig, *, training: bool) -> Sequence[Wish]:
-    """Return the wishes for training, or for validation: no product is wanted in both."""
+def wishes_for(config: WebShopConfig, *, training: bool) -> Sequence[int]:
+    """Return the numbers of the wishes for training, or for validation: no product is wanted in both."""
     return _split(shop_for(config), config.val_share, training)
 
 
 @lru_cache(maxsize=16)
-def _split(shop: Shop, val_share: float, training: bool) -> Sequence[Wish]:
+def _split(shop: Shop, val_share: float, training: bool) -> Sequence[int]:
     wanted = shop.wanted
     numbers = train_or_val_items(range(len(wanted)), lambda one: str(wanted[one]), val_share, training=training)
-    return SomeWishes(shop.wishes, numbers)
+    return array("i", numbers)
 
 
 def _files(config: WebShopConfig) -> Files:
-    paths: Iterable[str | None] = (config.file_path, config.attributes_path, config.instructions_path)
-    if config.file_path is None:
-        if config.dataset == "full":
-            raise ValueError(
-                "dataset='full' was given without products, and the full set does not come with this package. Give "
-                "file_path, attributes_path and instructions_path."
-            )
-        paths = (included_file(name) for name in INCLUDED)
-    items, attributes, instructions = (None if path is None else file_version(path) for path in paths)
-    assert items is not None  # `file_path`, which is never None here
-    return Files(items, attributes, instructions)
+    paths: Iterable[str | None] = (config.attributes_path, config.instructions_path)
+    if config.file_path is not None:
+        items = file_version(config.file_path)
+    elif config.dataset == "full":
+        raise ValueError(
+            "dataset='full' was given without products, and the full set does not come with this package. Give "
+            "file_path, attributes_path and instructions_path."
+        )
+    else:
+        first, *rest = map(included_file, INCLUDED)
+        items, paths = file_version(first), rest
+    attributes, instructions = (None if path is None else file_version(path) for path in paths)
+    return items, attributes, instructions
 
 
 @lru_cache(maxsize=4)
 def _shop(files: Files, num_products: int | None, limit_goals: int | None, human_goals: bool, cache_dir: str) -> Shop:
-    if files.items.size >= _WORTH_MAPPING:
-        arguments = {
-            "file_path": files.items.path,
-            "attributes_path": files.attributes and files.attributes.path,
-            "instructions_path": files.instructions and files.instructions.path,
-            "num_products": num_products,
-            "human_goals": human_goals,
-        }
+    if files[0].size >= _WORTH_MAPPING:
+        names = ("file_path", "attributes_path", "instructions_path")
+        arguments: dict[str, Any] = {name: one and one.path for name, one in zip(names, files, strict=True)}
+        arguments |= {"num_products": num_products, "human_goals": human_goals}
         folder = _folder_of(Path(cache_dir), _identity(files, num_products, human_goals), arguments)
         if folder is not None:
             return _shop_in(folder, limit_goals)
@@ -261,24 +210,21 @@ def _identity(files: Files, num_products: int | None, human_goals: bool) -> str:
 
     Folders in users' caches are named by this text, so its words must stay as they are.
     """
-
-    def version(one: FileVersion | None) -> str:
-        return f"Edition(path={one.path!r}, modified={one.modified}, size={one.size})" if one else "None"
-
-    versions = {name: version(getattr(files, name)) for name in ("items", "attributes", "instructions")}
-    listed = ", ".join(f"{name}={text}" for name, text in versions.items())
+    listed = ", ".join(
+        f"{name}=Edition(path={one.path!r}, modified={one.modified}, size={one.size})" if one else f"{name}=None"
+        for name, one in zip(("items", "attributes", "instructions"), files, strict=True)
+    )
     return f"(Files({listed}), {num_products!r}, {human_goals!r})"
 
 
 def _read(files: Files, num_products: int | None, human_goals: bool) -> tuple[tuple[Product, ...], tuple[Wish, ...]]:
-    attributes, made = ({}, {}) if files.attributes is None else read_attributes(files.attributes.path)
-    products = read_products(files.items.path, attributes, num_products)
+    items, of_products, instructions = files
+    attributes, made = ({}, {}) if of_products is None else read_attributes(of_products.path)
+    products = read_products(items.path, attributes, num_products)
     by_asin = {product.asin: product for product in products}
-    source = files.instructions if human_goals else files.attributes
+    source = instructions if human_goals else of_products
     assert source is not None  # the config has checked this
-    wishes = tuple(
-        wishes_by_people(read_instructions(source.path), by_asin) if human_goals else wishes_made(made, by_asin)
-    )
+    wishes = tuple(wishes_by_people(source.path, by_asin) if human_goals else wishes_made(made, by_asin))
     if not wishes:
         what = "no instruction is about a product that is there. Give files that go together."
         raise data_file_error(source.path, None, what)
@@ -289,12 +235,12 @@ def _read(files: Files, num_products: int | None, human_goals: bool) -> tuple[tu
 
 
 class Records(Sequence[Item], Generic[Item]):
-    """Items in a file, each made again when it is read."""
+    """The first `most` items in a file, each made again when it is read."""
 
-    def __init__(self, folder: Path, name: str, make: Callable[[Any], Item]) -> None:
+    def __init__(self, folder: Path, name: str, make: Callable[[Any], Item], most: int | None = None) -> None:
         with (folder / f"{name}.json").open("rb") as file:
             self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._ends: NDArray[Any] = np.load(folder / f"{name}.npy", mmap_mode="r")
+        self._ends: NDArray[Any] = np.load(folder / f"{name}.npy", mmap_mode="r")[:most]
         self._make = make
 
     def __len__(self) -> int:
@@ -306,10 +252,7 @@ class Records(Sequence[Item], Generic[Item]):
 
 
 def _folder_of(cache_dir: Path, identity: str, arguments: dict[str, Any]) -> Path | None:
-    """Return the folder of a shop, which is written if it is not there; None if that cannot be done.
-
-    `arguments`: the fields of the config for `main`.
-    """
+    """Return the folder of a shop, which is written if it is not there; None if that cannot be done."""
     name = hashlib.blake2b(f"{_FORMAT} {identity}".encode(errors="surrogatepass"), digest_size=16).hexdigest()
     folder = cache_dir / name
     try:
@@ -385,6 +328,6 @@ def _shop_in(folder: Path, limit_goals: int | None) -> Shop:
 
     products: Records[Product] = Records(folder, "products", product)
     wanted = np.load(folder / "wanted.npy", mmap_mode="r")[:limit_goals]
-    wishes = SomeWishes(Records(folder, "wishes", wish), range(len(wanted)))
+    wishes: Records[Wish] = Records(folder, "wishes", wish, limit_goals)
     columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _COLUMNS}
     return Shop(products, Index(columns), wishes, wanted)

@@ -1,10 +1,7 @@
-"""Answers of many environments come in parts, read while their worker is at the next: nothing depends on it."""
+"""Answers that break while they are pickled, sent, freed or read, among those of many environments; long ones."""
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,25 +9,17 @@ from typing import Any
 import pytest
 
 from parallel_envs.groups import EnvStateManager, register, transport
-from parallel_envs.groups.transport import SENDING, Answers, InFlightRequest, Job, Request, Transport
+from parallel_envs.groups.transport import SENDING
 from parallel_envs.testing.conformance import assert_same_batch
-from tests.groups.walks import WAYS, Breaking, Heavy, TwoWords, WalkConfig, configured, inputs, workers
+from tests.groups.walks import WAYS, Breaking, Heavy, TwoWords, WalkConfig, configured, inputs, of_block
 
 NUM_ENVS = 40
 SOON = 3.0
-ODD = ("raise", "kill", "unreadable", "long", "once", "wait", "sent dies", "sent hangs", "freed dies", "freed hangs")
+LONG = 1 << 20
+ODD = ("raise", "kill", "unreadable", "once", "sent dies", "sent hangs", "freed dies", "freed hangs")
 
 
-def test_parts_are_the_whole_and_the_last_is_small() -> None:
-    for num_envs in range(1, 200):
-        request = Request(Job.RESET, {env: (env, "train") for env in range(num_envs)})
-        parts = list(request.parts())
-        assert [env for part in parts for env in part.arguments] == list(range(num_envs))
-        assert len(parts[-1].arguments) <= 16
-        assert len(parts) <= 1 + num_envs // 8
-
-
-class Many(Breaking):  # A walk that can also break in what it answers, be long, and wait for the others
+class Many(Breaking):  # A walk that can also break in what it answers
     action_lookup: Mapping[Any, str] | None = {1: "Right"} | {name: name for name in ODD}
 
     def step(self, action: Any) -> Any:
@@ -38,13 +27,8 @@ class Many(Breaking):  # A walk that can also break in what it answers, be long,
         match str(action).split():
             case ["unreadable"]:
                 return TwoWords("not", "read"), *rest
-            case ["long"]:
-                return "x" * (transport._ANSWER_BYTES // 12), *rest
             case ["once"]:
-                return Once("x" * (transport._ANSWER_BYTES // 3)), *rest
-            case ["wait"]:
-                while not Path(self.config.fuse).exists():
-                    threading.Event().wait(0.01)
+                return Once("x" * LONG), *rest
             case ["sent", how]:
                 return Heavy(how), *rest
             case ["freed", how]:
@@ -72,7 +56,7 @@ class Once:  # makes bytes of itself once
 
 
 def many(fuse: Path | str = "", **said: Any) -> EnvStateManager:
-    """Groups of so many that their worker answers in parts."""
+    """Groups of many in a worker."""
     register("many", Many, WalkConfig)
     block = {"env_type": "many", "max_actions_per_traj": 20, "env_config": {"goal": 100, "fuse": str(fuse)}}
     return EnvStateManager({**configured({"Walk": 4}, NUM_ENVS // 4, **said), "custom_envs": {"Walk": block}})
@@ -91,9 +75,7 @@ def played(manager: EnvStateManager, odd: str, which: set[int]) -> tuple[list[An
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("which", [{0}, {20, 21}, {39}, {3, 24, 31, 37}])
 @pytest.mark.parametrize("odd", ["raise", "unreadable"])
-def test_those_that_break_in_any_part_are_told_and_the_others_go_on(
-    odd: str, which: set[int], num_workers: int
-) -> None:
+def test_those_that_break_are_told_and_the_others_go_on(odd: str, which: set[int], num_workers: int) -> None:
     (expected, after), (_, unbroken) = (
         played(many(use_multiprocessing=False), word, which) for word in ("raise", "right")
     )
@@ -120,7 +102,7 @@ def test_those_that_break_in_any_part_are_told_and_the_others_go_on(
         ("freed hangs", "timeout", SENDING),
     ],
 )
-def test_the_env_that_takes_its_worker_along_in_any_part_is_found(
+def test_the_env_that_takes_its_worker_along_is_found(
     odd: str, kind: str, doing: str, env: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "_SENDING_SECONDS", SOON)
@@ -132,50 +114,35 @@ def test_the_env_that_takes_its_worker_along_in_any_part_is_found(
     assert_same_batch(then, after)
 
 
-def test_answers_beyond_the_mailbox_travel_as_a_message_and_are_made_into_bytes_once() -> None:
-    whole = set(range(0, NUM_ENVS, 2))
-    expected = played(many(use_multiprocessing=False), "long", whole)
-    assert_same_batch(played(many(max_workers=1), "long", whole), expected)
+def test_states_that_can_be_pickled_once_only_are_pickled_once() -> None:
     told, _ = played(many(max_workers=1), "once", set(range(4)))
-    assert [len(entry["history"][-1]["state"]) for entry in told[:4]] == [transport._ANSWER_BYTES // 3] * 4
+    assert [len(entry["history"][-1]["state"]) for entry in told[:4]] == [LONG] * 4
     assert not any("failure" in entry for entry in told)
 
 
-def test_parts_are_read_while_the_worker_is_at_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last environment is done when what came of the first has been read."""
-    fuse, early = tmp_path / "fuse", Transport.read_early
+class Parrot:  # says what it hears, as often as it has heard anything
+    def __init__(self, config: Any) -> None:
+        self.times = 0
 
-    def noted(post: Transport, worker: int, asked: InFlightRequest) -> Answers | None:
-        part = early(post, worker, asked)
-        if part is not None and 0 in part.values:
-            fuse.touch()
-        elif not fuse.exists():
-            threading.Event().wait(0.01)
-            return noted(post, worker, asked)
-        return part
+    def reset(self, seed: int, mode: str) -> str:
+        self.times = 0
+        return "talk"
 
-    with many(fuse, max_workers=1) as manager:
-        manager.reset(seed=3)
-        monkeypatch.setattr(Transport, "read_early", noted)
-        manager.step(inputs({env: ["wait" if env == NUM_ENVS - 1 else "right"] for env in range(NUM_ENVS)}))
+    def step(self, action: str) -> Any:
+        self.times += 1
+        return action * self.times, 0.0, False, False, {}
 
 
-def test_parts_that_were_read_of_a_worker_that_died_then_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn, early = inputs({env: ["right"] for env in range(NUM_ENVS)}), Transport.read_early
-    expected = played(many(use_multiprocessing=False), "right", set())
-    with many(max_workers=1) as manager:
-        manager.reset(seed=3)
-        pool = workers(manager).pool
-
-        def struck(post: Transport, worker: int, asked: InFlightRequest) -> Answers | None:
-            part = early(post, worker, asked)
-            if part is not None:
-                os.kill(pool.pid(worker), signal.SIGKILL)
-                monkeypatch.undo()
-            return part
-
-        monkeypatch.setattr(Transport, "read_early", struck)
-        entries = manager.step(turn)
-        then = manager.step(inputs({env: ["right", "right"] for env in range(NUM_ENVS)}))
-        assert_same_batch((entries, then), expected)
-        assert manager.stats().restarts in (0, 1)  # 0: it was done before the signal came
+def test_words_and_answers_may_be_long() -> None:
+    register("parrot", Parrot)
+    said = []
+    long, longer = "x" * (1 << 18), "y" * (1 << 22)
+    for in_workers in (False, True):
+        with EnvStateManager(
+            of_block({"env_type": "parrot"}, max_workers=1, use_multiprocessing=in_workers)
+        ) as manager:
+            manager.reset(seed=1)
+            said.append([manager.step(inputs({0: [word], 1: [word, "b"]})) for word in ("a", long, "c", longer, "d")])
+            if in_workers:
+                assert manager.stats().num_bytes > 2 * (len(long) + len(longer))
+    assert_same_batch(said[1], said[0])
