@@ -41,8 +41,7 @@ from parallel_envs.engine import supervisor_client
 from parallel_envs.groups import register, registry
 from parallel_envs.learners import Learner, PPOConfig
 from parallel_envs.policies import FunctionPolicy
-from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
-from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.rollouts.replay import PrioritizedReplayBuffer, ReplayBuffer
 from parallel_envs.tasks import CycleTasks
 from parallel_envs.testing import assert_same_batch
 from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay

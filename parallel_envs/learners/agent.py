@@ -24,12 +24,11 @@ from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
 from parallel_envs.policies import AgentPolicy
-from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
-from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.rollouts.replay import PrioritizedReplayBuffer, ReplayBuffer
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.seeding import SeedTree
 from parallel_envs.threads import one_torch_thread
-from parallel_envs.wrappers.stacked import signature
+from parallel_envs.wrappers.torch_policy import signature
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.intp]

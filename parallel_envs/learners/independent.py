@@ -39,7 +39,7 @@ from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.threads import CallGuard, ClosedAtExit, one_thread
-from parallel_envs.vector.checks import check_count, choice, optional_seconds
+from parallel_envs.vector.arguments import check_count, choice, optional_seconds
 from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from parallel_envs.extras import is_installed
+from parallel_envs.extras import as_argument, is_installed, shell_command
 from parallel_envs.learners.progress import duration
 from parallel_envs.learners.run_folder import (
     BOARD,
@@ -30,7 +30,6 @@ from parallel_envs.learners.run_folder import (
     settings_of,
     write_json,
 )
-from parallel_envs.shell_commands import as_argument, shell_command
 
 Ended = Literal["budget", "ctrl-c", "error", "unknown"]
 

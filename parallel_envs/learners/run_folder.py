@@ -32,13 +32,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from parallel_envs.closing import ClosedAtExit
 from parallel_envs.errors import UntrustedName
+from parallel_envs.extras import as_argument, shell_command
 from parallel_envs.files import discard, open_to_append, short_name, sweep, write_whole
 from parallel_envs.learners.checkpoint import is_checkpoint
 from parallel_envs.learners.config import BadSettings, load_settings
 from parallel_envs.meta.making import KNOWN
-from parallel_envs.shell_commands import as_argument, shell_command
+from parallel_envs.threads import ClosedAtExit
 from parallel_envs.trust import check_env
 from parallel_envs.yaml_files import settings_in
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector.utils import batch_space
 
-from parallel_envs.vector.spaces import Leaf, assembler, leaves, only_leaf
+from parallel_envs.vector.shared_arrays import Leaf, assembler, leaves, only_leaf
 
 Agent = Hashable
 Kind = Literal["observation", "action"]

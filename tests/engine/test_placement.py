@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from parallel_envs.engine import Meters, WorkerPool, cores_here, pin_workers
-from parallel_envs.engine.placement import SHORT_SECONDS, plan_cores
+from parallel_envs.engine.pool import SHORT_SECONDS, plan_cores
 from tests.engine.asking import host, kill, run, settled
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo

@@ -13,8 +13,7 @@ from gymnasium.spaces import Discrete
 from parallel_envs.learners.dqn import DQN, DQNConfig
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.mode import update_one
-from parallel_envs.rollouts.priorities import CpprbPriorities, PrioritizedReplayBuffer
-from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.rollouts.replay import CpprbPriorities, PrioritizedReplayBuffer, ReplayBuffer
 from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import MASKED, SEEN, buffer_of, learners, live, mode_of, plans, updated
 

@@ -35,10 +35,10 @@ from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.loops.learner_thread import BehaviorPolicy, Job, LearnerThread, Result
 from parallel_envs.learners.loops.options import LoopOptions, check_agents, learning_workers
 from parallel_envs.learners.updates import MODES, ProcessUpdates
-from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
+from parallel_envs.rollouts.replay import PrioritizedReplayBuffer
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.threads import one_torch_thread
-from parallel_envs.vector.checks import check_count
+from parallel_envs.vector.arguments import check_count
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners

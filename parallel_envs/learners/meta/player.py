@@ -19,7 +19,6 @@ from gymnasium import Env
 from gymnasium.spaces import Space
 
 from parallel_envs.choices import Backend, OnFailure
-from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.checkpoint import BadCheckpoint, check_fits, load_agent
@@ -42,9 +41,9 @@ from parallel_envs.rollouts import Rollouts, collect
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import advice
 from parallel_envs.tasks import Task, offers, part_of
-from parallel_envs.threads import CallGuard, one_thread
+from parallel_envs.threads import CallGuard, ClosedAtExit, one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.checks import env_names
+from parallel_envs.vector.recovery import env_names
 
 Floats = npt.NDArray[np.float64]
 

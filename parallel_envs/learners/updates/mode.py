@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import Failure, cores_here
 from parallel_envs.errors import RemoteError
 from parallel_envs.learners.algorithm import (
@@ -32,7 +31,7 @@ from parallel_envs.learners.algorithm import (
 )
 from parallel_envs.learners.checkpoint import CARRY
 from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix, clip_rows, step_rows
-from parallel_envs.threads import one_torch_thread
+from parallel_envs.threads import ClosedAtExit, one_torch_thread
 
 Evaluate = Callable[[int], tuple[Tensor, Metrics, Tensor]]
 """Function from the number of a step to losses, metrics and gradients, with a row for each agent."""
