@@ -174,8 +174,9 @@ class SokobanEnv:
         return True
 
     def _state(self) -> Any:
-        shown = self.render(self.config.render_mode)
-        return shown if self.config.render_mode == "text" else tiles.picture_state(shown)
+        if self.config.render_mode == "rgb_array":
+            return tiles.picture_state(self._grid.picture())
+        return self._grid.text(self.config.observation_format)  # at every step, so `render`'s checks are left out
 
     def render(self, mode: str | None = None) -> Any:
         """Return the room as text or as an RGB array; by default in the form of the states."""
