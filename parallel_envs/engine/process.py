@@ -62,7 +62,9 @@ _LONGEST_GLANCING = 0.1  # seconds for which only completions are polled, when t
 _NOTICING_SECONDS = 1e-3
 _KILLED_SECONDS = 2.0  # for the supervisor to report the last output of a worker that was killed on purpose
 _MOST_STACK_BYTES = 1 << 18  # a stack is cut after about this size
-_MOST_BYTES = COMPLETION.size * 32  # more would cost time: completions that are left over are read next time
+_MOST_COMPLETIONS = 32  # read at once; more would cost time: completions that are left over are read next time
+_MOST_BYTES = COMPLETION.size * _MOST_COMPLETIONS
+_EMPTY_BUFFER = bytes(_MOST_BYTES)  # completions of request 0, which does not exist
 _BELLS_AT_ONCE = select.PIPE_BUF // BELL.size  # a pipe takes so many as a whole, or not at all
 _NOT_NOW = -1  # in the place of a bell's descriptor: a write fails, and `_ring_late` finds the reason
 
@@ -74,12 +76,15 @@ class CompletionReader:
 
     A signal handler of Python may run between any two steps of the interpreter: also right after a read has taken bytes
     from the pipe, before the pool has recorded them. So the bytes stay in a buffer, and if recording them was cut short
-    all of them are recorded once more. `record` must allow for being given a completion twice.
+    all of them are recorded once more. `record` must allow for being given a completion twice. Each completion has a
+    place, which grows from one completion to the next and is the same when it is recorded once more.
     """
 
-    def __init__(self, fd: int, record: Callable[[Records, list[Any], float], None]) -> None:
+    def __init__(self, fd: int, record: Callable[[Records, int, list[Any], float], None]) -> None:
         self.fd, self._record = fd, record
         self._buffer = memoryview(bytearray(_MOST_BYTES))
+        self._first_place = 0
+        """Place of the first completion in the buffer."""
         self.cut_short = False
         """True while the bytes of the last read have yet to be recorded: the pipe does not become readable for them."""
 
@@ -87,13 +92,15 @@ class CompletionReader:
         """Record the completions that have arrived, with `finished` and `began`. Return False if there are none."""
         try:
             if self.cut_short:
-                self._record(COMPLETION.iter_unpack(self._buffer), finished, began)
+                self._record(COMPLETION.iter_unpack(self._buffer), self._first_place, finished, began)
                 self.cut_short = False
+            self._buffer[:] = _EMPTY_BUFFER  # nothing of an earlier read is recorded once more under another place
+            self._first_place += _MOST_COMPLETIONS
             try:
                 size = os.readv(self.fd, [self._buffer])
             except BlockingIOError:
                 return False
-            self._record(COMPLETION.iter_unpack(self._buffer[:size]), finished, began)
+            self._record(COMPLETION.iter_unpack(self._buffer[:size]), self._first_place, finished, began)
         except BaseException:
             self.cut_short = True
             raise
@@ -101,7 +108,7 @@ class CompletionReader:
 
     def forget(self) -> None:
         """Drop the bytes that have been read so far: a worker has been replaced."""
-        self._buffer[:] = bytes(_MOST_BYTES)
+        self._buffer[:] = _EMPTY_BUFFER
         self.cut_short = False
 
 
@@ -333,18 +340,18 @@ class ProcessPool(WorkerPool):
             self._pumping_thread = None
         return finished
 
-    def _record(self, completions: Records, finished: list[PendingRequest], began: float) -> None:
+    def _record(self, completions: Records, place: int, finished: list[PendingRequest], began: float) -> None:
         """Record completions. Recording one twice changes nothing the second time (see `CompletionReader`)."""
         blocked = time.perf_counter() - began
         waited, pending = self._waited, self._pending
         with_payload = []
-        for worker, status, number in completions:
+        for place, (worker, status, number) in enumerate(completions, place):  # noqa: B020  # of each completion
             waited[worker] += blocked
             if status:  # a payload follows on the worker's channel
                 process = self._processes[worker]
-                newest = process.promised[-1][1] if process.promised else process.last_received
-                if number > newest or not number:  # numbers only grow: any other has been recorded before
-                    process.promised.append((status, number))  # one step: a Ctrl-C comes before it or after it
+                newest = process.promised[-1][2] if process.promised else process.last_place
+                if place > newest:  # any other has been recorded before
+                    process.promised.append((status, number, place))  # one step: a Ctrl-C comes before it or after it
                 with_payload.append(worker)
                 continue
             request = pending.get(number)  # like `_record_reply`, without the call: most replies end here
@@ -366,8 +373,7 @@ class ProcessPool(WorkerPool):
             process.outbox.flush()
             while process.promised and (data := process.inbox.receive()) is not None:
                 process.num_bytes += len(data)
-                status, number = process.promised.popleft()
-                process.last_received = number or process.last_received
+                status, number, process.last_place = process.promised.popleft()
                 try:
                     value = load_reply(data)
                 except Exception as error:  # a class that exists only in the worker, for example

@@ -57,8 +57,8 @@ class WorkerProcess:
 
     Attributes:
         bells: Bells for which the pipe had no room.
-        promised: Status and number of each payload that is on its way.
-        last_received: The number of the last payload.
+        promised: Status and number of each payload that is on its way, and the place of its completion.
+        last_place: Place of the last completion whose payload has arrived.
         death: How the process ended, once that has been recorded.
         killed: True if the pool killed the process.
     """
@@ -70,8 +70,8 @@ class WorkerProcess:
         self.method = method
         self._exit_report: ExitReport | None = None
         self.bells: deque[bytes] = deque()
-        self.promised: deque[tuple[int, int]] = deque()
-        self.last_received = self.num_bytes = 0
+        self.promised: deque[tuple[int, int, int]] = deque()
+        self.last_place = self.num_bytes = 0
         self.death: Death | None = None
         self.killed = False
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import os
 import signal
@@ -271,20 +270,28 @@ def test_it_is_refused_and_what_it_interrupted_goes_on(
     assert pool.wait(again, 30.0)
 
 
+@pytest.mark.parametrize("rings", [True, False], ids=["ring", "send"])
 @pytest.mark.parametrize("opener", ["open_forkserver", "open_thread"])
-def test_handler_that_takes_in_all_answers_leaves_no_wait_hanging(request: pytest.FixtureRequest, opener: str) -> None:
-    """The handler runs at every moment of a wait: also between the look at the request and the sleep."""
+def test_handler_that_takes_in_all_answers_leaves_no_wait_hanging(
+    request: pytest.FixtureRequest, opener: str, rings: bool
+) -> None:
+    """The handler runs at every moment of a request: also between its number and its bytes, and before the sleep."""
     pool: WorkerPool = request.getfixturevalue(opener)(1)
     key = host(pool, Echo)
+
+    def take_in_all() -> None:
+        with contextlib.suppress(ParallelEnvsError):  # refused while the pool is in the middle of sending or waiting
+            assert pool.wait(pool.send({0: Call(key, "echo", (0,))}), 30.0)
+
+    def asked(argument: int) -> Any:
+        sent = pool.ring(key, argument) if rings else pool.send({0: Call(key, "echo", (argument,))})
+        pool.wait(sent)
+        return sent.replies[0].value
+
     for moment in count(1):
-        asked = pool.send({0: Call(key, "echo", (moment,))})
-
-        def take_in_all() -> None:
-            with contextlib.suppress(ParallelEnvsError):  # refused while the pool is in the middle of waiting
-                assert pool.wait(pool.send({0: Call(key, "echo", (0,))}), 30.0)
-
-        passed = struck(moment, functools.partial(pool.wait, asked), take_in_all)
-        assert asked.replies[0].value == moment
+        answers = list[Any]()
+        passed = struck(moment, lambda: answers.append(asked(moment)), take_in_all)  # noqa: B023
+        assert answers == [moment]
         if passed < moment:
             break
     assert moment > 5
