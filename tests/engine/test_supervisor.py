@@ -116,7 +116,7 @@ print("closed")
 """
     with running_script(tmp_path, script, "forkserver") as process:
         try:
-            output, _ = process.communicate(timeout=5.0)
+            output, _ = process.communicate(timeout=30.0)
         except subprocess.TimeoutExpired:
             output = "hangs"
     assert output == "closed\n"
