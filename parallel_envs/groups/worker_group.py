@@ -32,7 +32,7 @@ from parallel_envs.engine import (
     open_pool,
 )
 from parallel_envs.engine.interrupts import delay_ctrl_c
-from parallel_envs.errors import EnvError, ParallelEnvsError, RemoteTraceback, WorkerStartError
+from parallel_envs.errors import EnvError, RemoteTraceback, WorkerStartError
 from parallel_envs.groups.env_host import EnvHost
 from parallel_envs.groups.failures import EnvFailure, death_failure, error_failure, timeout_failure
 from parallel_envs.groups.hosted_env import TagSpec
@@ -97,7 +97,7 @@ class WorkerGroup:
         self._envs_of = {worker: [env for env in worker_of if worker_of[env] == worker] for worker in workers}
         self._num_envs = max(worker_of) + 1
         self._without_envs: set[int] = set()  # workers whose environments are missing since a Ctrl-C came in between
-        self.restarts, self._numbers, self._is_sending = 0, itertools.count(1), False
+        self.restarts, self._numbers = 0, itertools.count(1)
         seconds = None if limits.start is None else max(limits.start, _LEAST_START_SECONDS)
         modules = ("parallel_envs.groups.env_host",)
         settings = PoolSettings(context=context, preload=modules, name="group worker", start_timeout=seconds)
@@ -139,23 +139,14 @@ class WorkerGroup:
                 parts[worker] = request.with_arguments(part)
         for worker in self._without_envs.intersection(parts):
             self._replace(worker)
-        if self._is_sending:  # the pool would lose the answer to a request that was numbered first and sent last
-            raise ParallelEnvsError(
-                "A signal handler used the workers while they were being sent a request. Let the handler take a note, "
-                "and use the workers when the interrupted call is over."
-            )
-        self._is_sending = True
-        try:
-            sent = InFlightRequest(request, next(self._numbers), time.monotonic())
-            for worker, own in parts.items():
-                message = sent.number, own
-                # Plain pickle is several times as quick as the pickler that sends functions and classes by value, and
-                # is enough for text and numbers. Replays hold values of actions, which may be of a class of the main
-                # script: plain pickle would send its name, which no worker knows.
-                data = dump_request(message)[0] if own.replays else pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-                sent.pending[worker] = self.pool.call(worker, self._key, "work", data)
-        finally:
-            self._is_sending = False
+        sent = InFlightRequest(request, next(self._numbers), time.monotonic())
+        for worker, own in parts.items():
+            message = sent.number, own
+            # Plain pickle is several times as quick as the pickler that sends functions and classes by value, and is
+            # enough for text and numbers. Replays hold values of actions, which may be of a class of the main script:
+            # plain pickle would send its name, which no worker knows.
+            data = dump_request(message)[0] if own.replays else pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+            sent.pending[worker] = self.pool.call(worker, self._key, "work", data)
         return sent
 
     def do(
