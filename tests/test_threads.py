@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import enum
+import gc
 import importlib
 import inspect
 import os
@@ -42,7 +43,7 @@ from parallel_envs.groups import register, registry
 from parallel_envs.learners import Learner, PPOConfig
 from parallel_envs.policies import FunctionPolicy
 from parallel_envs.rollouts.replay import PrioritizedReplayBuffer, ReplayBuffer
-from parallel_envs.tasks import CycleTasks
+from parallel_envs.tasks import CurriculumTasks, CycleTasks, ScoredTasks
 from parallel_envs.testing import assert_same_batch
 from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
 from parallel_envs.threads import CallGuard, in_turn, one_thread
@@ -500,6 +501,18 @@ def test_envs_close_while_an_environment_of_the_caller_works_does_not_touch_it(b
     assert all(isinstance(error, ClosedError) for error in running.errors.values())
 
 
+def test_envs_that_are_not_held_are_closed_by_the_collector_of_any_thread() -> None:
+    def drop() -> None:
+        envs = cart_pole("process", 1)
+        envs.reset()
+        vars(envs)["itself"] = envs  # so that only the collector finds it
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        at_once(drop, drop, *[lambda: [gc.collect() for _ in range(5)]] * 2)
+        at_once(gc.collect)
+
+
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registered", {})
@@ -636,6 +649,29 @@ def test_replay_one_thread_may_store_while_others_draw(kind: Any) -> None:
     step(0)
     at_once(store, partial(draw, 1), partial(draw, 2))
     assert buffer.num_added == 1000
+
+
+def test_tasks_sources_may_be_changed_by_any_thread() -> None:
+    alone = threading.Lock()
+
+    def tasks_at(progress: float) -> list[float]:
+        assert alone.acquire(blocking=False), "two threads change the progress at once"
+        os.sched_yield()
+        alone.release()
+        return [progress, progress]
+
+    scored, curriculum = ScoredTasks(range(5)), CurriculumTasks(tasks_at)
+
+    def change(share: float) -> None:
+        for number in range(300):
+            scored.score(number % 5, number + share)
+            curriculum.progress = share
+            assert abs(scored.chances.sum() - 1.0) < 1e-9
+            curriculum.task_for(0, number)
+
+    at_once(*(partial(change, share) for share in (0.1, 0.2, 0.3)))
+    assert (scored.version, curriculum.version) == (900, 900)
+    assert curriculum.task_for(0, 0).value == curriculum.progress
 
 
 TREE, CYCLE = parallel_envs.SeedTree(3), CycleTasks(range(5), seed=1)

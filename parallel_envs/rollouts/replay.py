@@ -25,7 +25,7 @@ from gymnasium.spaces import Discrete, Space
 from parallel_envs.choices import Sampler, words
 from parallel_envs.extras import require
 from parallel_envs.files import write_whole
-from parallel_envs.rollouts.rollout import map_tree
+from parallel_envs.rollouts.rollout import map_tree, put_rows, take_rows, tree_leaves
 from parallel_envs.rollouts.trajectories import Trajectory, ValueArrays
 from parallel_envs.vector.arguments import check_count, check_share, check_whole, choice, is_number
 
@@ -56,6 +56,8 @@ class ReplayBuffer:
         num_rows: Number of environment rows that `add` is given.
         num_steps: Number of rewards to sum up (n-step returns), fewer where the episode ends earlier.
         discount: Weight of a reward relative to the reward one step earlier.
+        memory: Memory of a recurrent policy for one row: a tree of arrays, of which only the form and dtypes are used.
+            If given, memory is stored with each step.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class ReplayBuffer:
         *,
         num_steps: int = 1,
         discount: float = 0.99,
+        memory: Tree = None,
     ) -> None:
         check_count("num_steps", num_steps)
         check_share("discount", discount)
@@ -89,6 +92,10 @@ class ReplayBuffer:
         self._begins = self._array("begins", np.bool_)
         self._following = self._array("following", np.int64)
         """Index of the step that came after each step; -1: none, or none yet."""
+        self._no_memory = map_tree(lambda leaf: np.zeros((num_rows, *np.shape(leaf)), np.asarray(leaf).dtype), memory)
+        leaves = enumerate(tree_leaves(self._no_memory))
+        stored = iter([self._array(f"memory{number}", leaf.dtype, shape=leaf.shape[1:]) for number, leaf in leaves])
+        self._memory = map_tree(lambda _: next(stored), memory)
         self._last: Indices = np.full(num_rows, NONE)
         """Index of the last step of each row, if the next step of the row will follow it."""
         self._position = self._size = 0
@@ -119,6 +126,7 @@ class ReplayBuffer:
         next_observations: Tree,
         valid: Flags,
         begins: Flags | None = None,
+        memory: Tree = None,
     ) -> Indices:
         """Store one step of each row that is valid; all arguments are batches of `num_rows`.
 
@@ -127,7 +135,8 @@ class ReplayBuffer:
 
         `next_observations` come after the step, also where the episode ended. `valid` marks the rows that are real
         steps of a living agent; other rows are not stored. `begins` marks the observations that are the first of an
-        episode (None: those that follow no stored step). Returns the indices of the steps, in the order of the rows.
+        episode (None: those that follow no stored step). `memory` is that of a recurrent policy before it saw
+        `observations` (None: zeros). Returns the indices of the steps, in the order of the rows.
         """
         flags = np.asarray(valid)
         if flags.shape != (self.num_rows,) or flags.dtype != np.bool_:
@@ -135,6 +144,9 @@ class ReplayBuffer:
         rows: Indices = np.flatnonzero(flags)
         given = observations, next_observations, actions, rewards, terminated, truncated
         pairs = list(zip(self._columns.values(), given, strict=True))
+        remembered = self._no_memory
+        if memory is not None:
+            remembered = put_rows(map_tree(np.copy, self._no_memory), np.arange(self.num_rows), memory)
         with self._lock:
             before = self._last[rows]
             if begins is not None:
@@ -143,6 +155,7 @@ class ReplayBuffer:
             checked = [(column, column.parts(values, self.num_rows, rows)) for column, values in pairs]
             for column, parts in checked:  # all fit
                 column.put(places, parts)
+            put_rows(self._memory, places, take_rows(remembered, rows))
             self._begins[places] = before == NONE if begins is None else np.asarray(begins)[rows]
             self._link(before, places, rows)
         return places
@@ -201,7 +214,7 @@ class ReplayBuffer:
         """Sample pieces of up to `length` steps for recurrent agents, as a `Trajectory` of `batch_size` rows. A piece
         begins at any stored step, each equally likely, and ends with its episode (or with the last stored step of it):
         the rest of its row is zeros with `valid` False. `observations[t + 1]` is the observation after step t; `begins`
-        marks the first observations of episodes.
+        marks the first observations of episodes; `memory` was stored with the first step.
         """
         check_count("length", length)
         check_generator(generator)
@@ -227,6 +240,7 @@ class ReplayBuffer:
                 truncated=self._truncated[places] & valid,
                 valid=valid,
                 begins=begins,
+                memory=take_rows(self._memory, first),
             )
 
     def _draw(self, generator: np.random.Generator, batch_size: int) -> tuple[Indices, Weights]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Space
 
 from parallel_envs.engine import SharedBlock
-from parallel_envs.rollouts.rollout import map_tree
+from parallel_envs.rollouts.rollout import check_rows, map_tree, put_rows, tree_leaves
 from parallel_envs.vector.arguments import check_count
 from parallel_envs.vector.shared_arrays import Leaf, assembler, leaves, plan
 
@@ -49,7 +49,7 @@ class Trajectory:
     begins: Flags
     """`[T + 1, N]`: the observation is the first of an episode, and the memory of a recurrent policy is reset."""
     memory: Tree = None
-    """Memory of a recurrent policy before step 0: a tree of arrays `[N, ...]`, or None. A learner fills it in."""
+    """Memory of a recurrent policy before step 0: a tree of arrays `[N, ...]`, or None."""
 
     @property
     def num_steps(self) -> int:
@@ -87,6 +87,7 @@ class TrajectoryStore:
         action_space: The same for actions.
         horizon: The most steps of a trajectory (T).
         num_rows: Number of environment rows (N).
+        memory: Memory of a recurrent policy for N rows: a tree of arrays, of which only the form and dtypes are used.
     """
 
     def __init__(
@@ -96,12 +97,15 @@ class TrajectoryStore:
         horizon: int,
         num_rows: int,
         *,
+        memory: Tree = None,
         _block: SharedBlock | None = None,
     ) -> None:
         check_count("horizon", horizon)
         check_count("num_rows", num_rows)
         self._spaces = observation_space, action_space
         self.horizon, self.num_rows = horizon, num_rows
+        self._no_memory = map_tree(lambda leaf: np.zeros_like(np.asarray(leaf)), memory)
+        check_rows(self._no_memory, num_rows)
         seen, done = (horizon + 1, num_rows), (horizon, num_rows)
         wanted: list[tuple[str, Any, tuple[int, ...]]] = [("header", "i8", (2, 2))]
         for half in (0, 1):
@@ -109,6 +113,8 @@ class TrajectoryStore:
                 wanted.append((f"observations{number}.{half}", leaf.dtype, (*seen, *leaf.shape)))
             for number, leaf in enumerate(_fixed_leaves(action_space, "actions")):
                 wanted.append((f"actions{number}.{half}", leaf.dtype, (*done, *leaf.shape)))
+            for number, array in enumerate(tree_leaves(self._no_memory)):
+                wanted.append((f"memory{number}.{half}", array.dtype, array.shape))
             wanted += [(f"rewards.{half}", "f4", done), (f"begins.{half}", "?", seen)]
             wanted += [(f"{name}.{half}", "?", done) for name in _FLAGS]
         fields, num_bytes = plan(wanted)
@@ -117,13 +123,13 @@ class TrajectoryStore:
         arrays = {field.name: self._block.array(field.dtype, field.shape, field.offset) for field in fields}
         self._header: npt.NDArray[np.int64] = arrays["header"]
         """Turn and number of steps of each half."""
-        self._halves = [_Half(arrays, half, self._spaces) for half in (0, 1)]
+        self._halves = [_Half(arrays, half, self._spaces, self._no_memory) for half in (0, 1)]
         if _block is None:
             self._header[:] = _NEVER
         self._turn, self._step, self._begun = 0, 0, False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        attach = functools.partial(TrajectoryStore, _block=self._block)
+        attach = functools.partial(TrajectoryStore, memory=self._no_memory, _block=self._block)
         return attach, (*self._spaces, self.horizon, self.num_rows)
 
     # ---- writing ----------------------------------------------------------------------------------------------------
@@ -138,15 +144,17 @@ class TrajectoryStore:
         """Number of steps added since the last `finish`."""
         return self._step
 
-    def begin(self, observations: Tree, begins: Flags | None = None) -> None:
+    def begin(self, observations: Tree, begins: Flags | None = None, memory: Tree = None) -> None:
         """Start with these observations of all rows, after a reset. Steps that are not finished are dropped. `begins`
-        marks the observations that are the first of an episode (None: all).
+        marks the observations that are the first of an episode (None: all). `memory` is that of a recurrent policy
+        before it has seen them (None: zeros).
         """
         self._header[self._turn % 2] = _BEING_WRITTEN  # before anything changes: readers see that the turn is gone
         self._step, self._begun = 0, True
         half = self._halves[self._turn % 2]
         half.observations.write(0, observations)
         half.begins[0] = True if begins is None else begins
+        put_rows(half.memory, np.arange(self.num_rows), self._no_memory if memory is None else memory)
 
     def add(
         self,
@@ -171,16 +179,16 @@ class TrajectoryStore:
         half.begins[step + 1] = begins
         self._step = step + 1
 
-    def finish(self) -> int:
+    def finish(self, memory: Tree = None) -> int:
         """End this trajectory, full or not, and return its turn, for `trajectory`. The other half goes on with the last
-        observations.
+        observations and `memory`, that of a recurrent policy before it has seen them (None: zeros).
         """
         if not self._step:
             raise RuntimeError("A trajectory of no steps was to be finished. Add a step first.")
         done, half, step = self._turn, self._halves[self._turn % 2], self._step
         self._header[done % 2] = done, step
         self._turn = done + 1
-        self.begin(half.observations.at(step), half.begins[step])
+        self.begin(half.observations.at(step), half.begins[step], memory)
         return done
 
     # ---- reading ----------------------------------------------------------------------------------------------------
@@ -207,6 +215,7 @@ class TrajectoryStore:
             half.truncated[:num_steps],
             half.valid[:num_steps],
             half.begins[: num_steps + 1],
+            half.memory,
         )
 
     def close(self) -> None:
@@ -217,12 +226,14 @@ class TrajectoryStore:
 class _Half:
     """The arrays of one half."""
 
-    def __init__(self, arrays: dict[str, Array], half: int, spaces: tuple[Space[Any], Space[Any]]) -> None:
+    def __init__(self, arrays: dict[str, Array], half: int, spaces: tuple[Space[Any], Space[Any]], form: Tree) -> None:
         own = {name.removesuffix(f".{half}"): array for name, array in arrays.items()}
         self.observations = ValueArrays(spaces[0], lambda number, *_: own[f"observations{number}"], "observations")
         self.actions = ValueArrays(spaces[1], lambda number, *_: own[f"actions{number}"], "actions")
         self.rewards, self.begins = own["rewards"], own["begins"]
         self.terminated, self.truncated, self.valid = (own[name] for name in _FLAGS)
+        remembered = iter([own[f"memory{number}"] for number, _ in enumerate(tree_leaves(form))])
+        self.memory = map_tree(lambda _: next(remembered), form)
 
 
 def _fixed_leaves(space: Space[Any], what: str) -> tuple[Leaf, ...]:

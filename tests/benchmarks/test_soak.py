@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -28,7 +29,9 @@ from benchmarks.soak.env import (
     order,
 )
 from benchmarks.soak.faults import (
+    FloodingProgram,
     evaluate_and_kill,
+    fork_and_try,
 )
 from benchmarks.soak.leg import Crowd
 from benchmarks.soak.model import Model, Row, Where, WorkerState, rows_of_reset, rows_of_step, shown
@@ -76,6 +79,29 @@ class Swapping(ParallelEnvManager):
         return observations, rewards, *rest
 
 
+class Forgetful(ParallelEnvManager):
+    """Does not say that episodes were lost."""
+
+    def step_wait(self, timeout: float | None = None) -> Any:
+        *rest, infos = super().step_wait(timeout)
+        return *rest, {name: value for name, value in infos.items() if name != "worker_restarted"}
+
+    def recv(self, min_envs: int = 1, timeout: float | None = None) -> Any:
+        *rest, infos = super().recv(min_envs, timeout)
+        return *rest, {name: value for name, value in infos.items() if name != "worker_restarted"}
+
+
+class Stale(ParallelEnvManager):
+    """Returns the observations of the step before, where a worker has been restarted."""
+
+    before: Any = None
+
+    def step_wait(self, timeout: float | None = None) -> Any:
+        observations, *rest, infos = super().step_wait(timeout)
+        stale, self.before = self.before, observations
+        return (stale if "worker_restarted" in infos and stale is not None else observations), *rest, infos
+
+
 class Raising(ParallelEnvManager):
     """Does not restart."""
 
@@ -106,6 +132,8 @@ def _ends_with_the_first_bad_leg(monkeypatch: pytest.MonkeyPatch) -> None:
     ("sabotaged", "faults_per_minute", "found", "complaint"),
     [
         (Swapping, 1, "wrong", "What went before"),
+        pytest.param(Forgetful, 1200, "wrong", "What went before", marks=pytest.mark.slow),
+        pytest.param(Stale, 1200, "wrong", "What went before", marks=pytest.mark.slow),
         (Raising, 1200, "errors", "Traceback"),
         (Slow, 1, "overdue", ""),
     ],
@@ -161,6 +189,23 @@ def test_scores_are_right_though_a_worker_is_killed(killed_after: float, monkeyp
     assert evaluate_and_kill(killed_after) == ""
     monkeypatch.setattr(faults, "_reference_scores", lambda: [1.0])
     assert "and [1.0] is right" in evaluate_and_kill(60.0)
+
+
+def test_what_is_wrong_with_a_flooding_program_or_a_forked_child_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    founding = "print(json.dumps([subprocess.Popen(['sleep', '600']).pid]), flush=True); time.sleep(600)"
+    monkeypatch.setattr(faults, "_PROGRAM", f"import json, subprocess, time; {founding}")
+    monkeypatch.setattr(faults, "_LEFT_SECONDS", 0.2)
+    assert "outlived a killed program" in FloodingProgram(is_killed=True).end()
+    monkeypatch.setattr(faults, "_PROGRAM", "print('[]'); print('wrong rows')")
+    assert "wrong rows" in FloodingProgram(is_killed=False).end()
+    careless: Any = MagicMock()
+    assert "recv was not refused in a forked child" in fork_and_try(careless, np.zeros((2, 2), np.int64))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_flooding_program_ends_as_it_should(is_killed: bool) -> None:
+    assert FloodingProgram(is_killed=is_killed).end() == ""
 
 
 HELD = Holdings(processes=0, threads=1, descriptors=9, mappings=0, rss_bytes=50_000_000)

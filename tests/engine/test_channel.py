@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from parallel_envs.engine.channel import (
     READ,
     WRITE,
+    ChannelClosed,
     Inbox,
     Outbox,
     Poller,
@@ -86,6 +87,22 @@ def test_descriptors_travel_with_a_frame_that_leaves_in_pieces(ends: tuple[socke
     os.close(received[1][1][0])
     assert os.read(reader, 1) == b""  # that was the last writing end
     os.close(reader)
+
+
+@pytest.mark.parametrize("kept", [0, 1, HEADER_BYTES, HEADER_BYTES + 3])
+def test_a_frame_that_is_cut_by_the_senders_end_is_no_frame(
+    ends: tuple[socket.socket, socket.socket], kept: int
+) -> None:
+    ours, theirs = ends
+    theirs.sendall(on_the_wire([b"first", b"second"]) + on_the_wire([b"a frame"])[:kept])
+    theirs.close()
+    inbox = Inbox(ours)
+    assert bytes(receive_frame(ours)[0]) == b"first"
+    assert bytes(inbox.receive() or b"") == b"second"
+    with pytest.raises(ChannelClosed):
+        inbox.receive()
+    with pytest.raises(ChannelClosed):
+        receive_frame(ours)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from parallel_envs.engine import Meters, WorkerPool, cores_here, pin_workers
-from parallel_envs.engine.pool import SHORT_SECONDS, plan_cores
-from tests.engine.asking import host, kill, run, settled
+from parallel_envs.engine.pool import SHORT_SECONDS, cores_are_shared, plan_cores, wake_orders
+from tests.engine.asking import host, kill, run, settled, value_of
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo
 
@@ -36,6 +36,30 @@ def test_many_workers_with_short_work_are_given_cores_in_turn_and_others_are_lef
 ) -> None:
     meters = [Meters(seconds * requests, 0.0, 0.0, 0.0, requests, 0)] * num_workers
     assert plan_cores(meters, cores) == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "orders", "shared"),
+    [
+        ({}, {}, False),
+        ({0: (3,), 1: (7,), 2: (3,), 3: (7,)}, {3: (1, 3, 0, 2), 7: (0, 2, 1, 3)}, True),
+        ({0: (3,), 2: (7,)}, {3: (2, 0, 1, 3), 7: (0, 1, 2, 3)}, False),
+    ],
+)
+def test_workers_of_other_cores_are_woken_first(
+    cores: dict[int, tuple[int, ...]], orders: dict[int, tuple[int, ...]], shared: bool
+) -> None:
+    assert (wake_orders(cores, 4), cores_are_shared(cores)) == (orders, shared)
+
+
+def test_all_are_woken_wherever_they_are(open_forkserver: Open) -> None:
+    pool = open_forkserver(3)
+    key = host(pool, Echo)
+    for worker, core in enumerate((CORES[-1], CORES[0])):
+        pool.keep_on(worker, [core])
+    for asked in ([pool.ring(key, 7)], pool.ring_each(key, [(worker, 7, None) for worker in range(3)])):
+        answers = [(worker, reply.value) for one in asked for worker, reply in settled(pool, one).replies.items()]
+        assert sorted(answers) == [(0, 7), (1, 7), (2, 7)]
 
 
 def test_a_restarted_worker_is_kept_where_the_earlier_one_was(open_forkserver: Open) -> None:
@@ -97,3 +121,15 @@ def test_a_worker_that_stays_awake_does_not_sleep_between_bells_and_ends_at_once
     began = time.monotonic()
     pool.close()
     assert time.monotonic() - began < LONG / 6
+
+
+def test_a_worker_does_not_stay_awake_for_longer_than_it_was_told(open_forkserver: Open) -> None:
+    pool = open_forkserver()
+    key = host(pool, Echo)
+    pool.keep_awake(0, 0.05)
+    times_asleep(pool, key)
+    process, deadline = psutil.Process(pool.pid(0)), time.monotonic() + 20.0
+    while process.status() != psutil.STATUS_SLEEPING and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert process.status() == psutil.STATUS_SLEEPING
+    assert value_of(pool, pool.ring(key, 7)) == 7

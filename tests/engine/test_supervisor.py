@@ -12,11 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
-from parallel_envs.engine import open_pool, start_supervisor, supervisor_pid
+from parallel_envs.engine import open_pool, start_supervisor, supervisor_client, supervisor_pid
+from parallel_envs.engine.channel import Inbox
 from tests.engine.asking import SOON_SECONDS, ends_within, host, reply_to, run, settings_of, value_of
+from tests.engine.conftest import Open
 from tests.engine.hosted import Echo, Talker
 from tests.engine.scripts import running_script
 
@@ -96,6 +100,26 @@ def interrupted_after(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_an_answer_that_was_torn_holds_up_nobody(open_forkserver: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the answer stays on the channel. The next pool has another supervisor; earlier workers go on."""
+    pool, supervisor = open_forkserver(), the_supervisor()
+
+    def torn(inbox: Inbox) -> Any:
+        monkeypatch.undo()
+        inbox._channel.recv(4)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Inbox, "receive", torn)
+    with pytest.raises(KeyboardInterrupt):
+        open_forkserver()
+    other = open_forkserver()
+    assert supervisor_pid() != supervisor
+    for one in (other, pool):
+        assert run(one, os.getpid) == one.pid(0)
+        one.close()
+    supervisor_client._torn.pop().abandon()
 
 
 def test_a_pool_collected_while_another_starts_does_not_hang(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ class Life:
             truncated,
             observed(after),
             valid,
+            memory=(np.array(before)[:, None],) if self.buffer.state()["arrays"].get("memory0") is not None else None,
         )
         for row, event in enumerate(events):
             self._note(row, event, before[row], after[row])

@@ -14,10 +14,11 @@ from gymnasium import spaces
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from parallel_envs.rollouts.replay import ReplayBuffer, write_archive
+from parallel_envs.rollouts.replay import PrioritizedReplayBuffer, ReplayBuffer, write_archive
 from parallel_envs.testing import assert_same_batch
 from tests.rollouts.lives import ACTIONS, OBSERVATIONS, Life, Step, lives, observed
 
+MEMORY = (np.zeros(1),)
 MANY = 200  # draws, so that of the few steps that are kept each is met
 
 
@@ -97,13 +98,15 @@ def test_a_step_that_begins_an_episode_follows_nothing() -> None:
     assert sums == {0: pytest.approx(1.99), 1: 1.0, 2: 1.0}
 
 
-@given(lives(), st.integers(1, 6))
+@given(lives(memory=MEMORY), st.integers(1, 6))
 def test_sequences_are_pieces_of_one_life(life: Life, length: int) -> None:
     assume(life.kept)
     pieces = life.buffer.sample_sequences(draws(), MANY, length)
+    assert pieces.memory is not None
     for row in range(MANY):
         step: Step | None = life.kept[pieces.observations["number"][0, row]]
         assert step is not None
+        assert pieces.memory[0][row] == step.number
         for at in range(length):
             assert pieces.valid[at, row] == (step is not None)
             if step is None:
@@ -129,14 +132,14 @@ def test_only_an_episodes_first_step_begins_a_sequence_anew(life: Life) -> None:
 
 
 @settings(max_examples=25)
-@given(life=lives(num_steps=2))
+@given(life=lives(num_steps=2, memory=MEMORY))
 def test_a_buffer_that_was_loaded_goes_on_like_the_one_that_was_saved(
     life: Life, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("replay") / "buffer.npz"
     life.buffer.save(path)
     saved = life.buffer
-    life.buffer = ReplayBuffer(OBSERVATIONS, ACTIONS, saved.capacity, saved.num_rows, num_steps=2)
+    life.buffer = ReplayBuffer(OBSERVATIONS, ACTIONS, saved.capacity, saved.num_rows, num_steps=2, memory=MEMORY)
     life.buffer.load(path)
     assert_same_batch(life.buffer.state(), saved.state())
     for _ in range(saved.capacity):
@@ -281,10 +284,9 @@ def test_draws_are_uniform_copies() -> None:
 def test_files_that_do_not_fit_or_are_damaged_are_refused(tmp_path: Path) -> None:
     path, buffer = tmp_path / "buffer.npz", a_life(steps=3).buffer
     state = buffer.state()
-    write_archive(path, state["counters"], {**state["arrays"], "more": np.zeros(6)})
-    with pytest.raises(ValueError, match=r"buffer\.npz does not fit this buffer.*'more'"):
+    a_life(steps=5, memory=MEMORY).buffer.save(path)
+    with pytest.raises(ValueError, match=r"buffer\.npz does not fit this buffer.*memory0"):
         buffer.load(path)
-    a_life(steps=5).buffer.save(path)
     with pytest.raises(ValueError, match="capacity=20, this one capacity=4"):
         a_life(capacity=4).buffer.load(path)
     for change in ({"size": 99}, {"position": -1}, {"last": [7, 7]}, {"last": None}, {"size": "1"}):
@@ -301,3 +303,22 @@ def test_files_that_do_not_fit_or_are_damaged_are_refused(tmp_path: Path) -> Non
         with pytest.raises(ValueError, match=r"buffer\.npz is damaged"):
             buffer.load(path)
     assert_same_batch(buffer.state(), state)
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
+def test_memory_that_is_not_given_is_zeros_and_one_that_does_not_fit_changes_nothing(kind: type[ReplayBuffer]) -> None:
+    buffer = kind(OBSERVATIONS, ACTIONS, 4, 2, memory={"h": np.ones(3, np.float32)})
+    no, seen = np.zeros(2, np.bool_), observed([1.0, 2.0])
+    step = (seen, np.arange(2), np.ones(2), no, no, seen)
+    buffer.add(*step, ~no, memory={"h": np.full((2, 3), 7.0)})
+    buffer.add(*step, np.array([True, False]))
+    before = buffer.state()
+    for bad in ({"h": np.ones((1, 3))}, {"h": np.ones((2, 4))}, {"x": np.ones((2, 3))}, np.ones((2, 3))):
+        with pytest.raises(ValueError, match="wanted"):
+            buffer.add(*step, ~no, memory=bad)
+    assert_same_batch(buffer.state(), before)
+    assert before["arrays"]["memory0"].tolist() == [[7.0] * 3, [7.0] * 3, [0.0] * 3]
+    pieces: Any = buffer.sample_sequences(draws(), MANY, 1).memory
+    assert set(pieces["h"][:, 0].tolist()) == {0.0, 7.0}
+    with pytest.raises(ValueError, match="where None is wanted"):
+        kind(OBSERVATIONS, ACTIONS, 4, 2).add(*step, ~no, memory=np.ones((2, 3)))

@@ -42,17 +42,21 @@ nested = st.recursive(
 class Life:
     """A random life of NUM_ROWS rows: what a store is given, and what it must return."""
 
-    def __init__(self, store: TrajectoryStore, observations: Any, actions: Any) -> None:
-        self.store = store
+    def __init__(self, store: TrajectoryStore, observations: Any, actions: Any, memory: bool = False) -> None:
+        self.store, self.with_memory = store, memory
         self.draws = np.random.default_rng(5)
         self.observations, self.actions = batch_space(observations, NUM_ROWS), batch_space(actions, NUM_ROWS)
         self.observations.seed(1)
         self.actions.seed(2)
         self.seen, self.begins = self.observations.sample(), self.flags()
-        store.begin(self.seen, self.begins)
+        self.memory = self.remembered()
+        store.begin(self.seen, self.begins, self.memory)
 
     def flags(self) -> Any:
         return self.draws.random(NUM_ROWS) < 0.5
+
+    def remembered(self) -> Any:
+        return (self.draws.random((NUM_ROWS, 4)),) if self.with_memory else None
 
     def blank(self, number: int) -> None:
         """A step of nothing but this number."""
@@ -62,7 +66,7 @@ class Life:
 
     def play(self, num_steps: int) -> tuple[int, dict[str, Any]]:
         """A turn, and its columns as lists."""
-        told: dict[str, Any] = {"observations": [self.seen], "begins": [self.begins]}
+        told: dict[str, Any] = {"observations": [self.seen], "begins": [self.begins], "memory": self.memory}
         columns: list[list[Any]] = [[] for _ in range(5)]
         for _ in range(num_steps):
             step = (self.actions.sample(), self.draws.random(NUM_ROWS), self.flags(), self.flags(), self.flags())
@@ -72,8 +76,9 @@ class Life:
             told["observations"].append(self.seen)
             told["begins"].append(self.begins)
             self.store.add(*step[:4], self.seen, step[4], self.begins)
+        self.memory = self.remembered()
         names = ("actions", "rewards", "terminated", "truncated", "valid")
-        return self.store.finish(), {**told, **dict(zip(names, columns, strict=True))}
+        return self.store.finish(self.memory), {**told, **dict(zip(names, columns, strict=True))}
 
 
 def assert_told(trajectory: Trajectory, told: dict[str, Any]) -> None:
@@ -84,7 +89,10 @@ def assert_told(trajectory: Trajectory, told: dict[str, Any]) -> None:
     assert np.array_equal(trajectory.rewards, np.array(told["rewards"], np.float32))
     for name in ("terminated", "truncated", "valid", "begins"):
         assert np.array_equal(getattr(trajectory, name), told[name])
-    assert trajectory.memory is None
+    if told["memory"] is None:
+        assert trajectory.memory is None
+    else:
+        assert np.array_equal(trajectory.memory[0], told["memory"][0])
 
 
 def at(tree: Any, step: int) -> Any:
@@ -98,10 +106,11 @@ def a_store(horizon: int = 4, **options: Any) -> TrajectoryStore:
 
 
 @settings(max_examples=40)
-@given(nested, nested, st.lists(st.integers(1, 4), min_size=1, max_size=4))
-def test_what_is_written_is_what_is_read(observations: Any, actions: Any, turns: list[int]) -> None:
-    store = TrajectoryStore(observations, actions, 4, NUM_ROWS)
-    life = Life(store, observations, actions)
+@given(nested, nested, st.booleans(), st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_what_is_written_is_what_is_read(observations: Any, actions: Any, memory: bool, turns: list[int]) -> None:
+    form = (np.zeros((NUM_ROWS, 4)),) if memory else None
+    store = TrajectoryStore(observations, actions, 4, NUM_ROWS, memory=form)
+    life = Life(store, observations, actions, memory)
     for number, num_steps in enumerate(turns):
         turn, told = life.play(num_steps)
         assert turn == number
@@ -148,12 +157,12 @@ class Reader:
 
 
 def test_a_worker_reads_what_is_written_later() -> None:
-    store = a_store()
+    store = a_store(memory=(np.zeros((NUM_ROWS, 4)),))
     with contextlib.closing(open_pool(1)) as pool:
         pool.wait(pool.call(0, HOST, "build", READER, Reader))
         answer(pool, pool.call(0, READER, "attach", store))
         store.close()
-        life = Life(store, OBSERVATIONS, ACTIONS)
+        life = Life(store, OBSERVATIONS, ACTIONS, memory=True)
         for _ in range(3):
             turn, told = life.play(3)
             assert_told(answer(pool, pool.call(0, READER, "read", turn)), told)
@@ -172,6 +181,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: store.add(*step), RuntimeError, "begin"),
         (store.finish, RuntimeError, "no steps"),
         (lambda: store.begin(np.zeros((1, 2), np.float32)), ValueError, "observations have the shape"),
+        (lambda: store.begin(step[4], memory=np.zeros((NUM_ROWS, 4))), ValueError, "where None is wanted"),
         (lambda: TrajectoryStore(text, ACTIONS, 4, NUM_ROWS), TypeError, r"observations\['text'\]"),
         (lambda: TrajectoryStore(OBSERVATIONS, spaces.Sequence(ACTIONS), 4, NUM_ROWS), TypeError, "actions"),
         (lambda: TrajectoryStore(OBSERVATIONS, ACTIONS, 0, 1), ValueError, "at least 1"),
