@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -146,6 +147,25 @@ print("closed")
     assert output == "closed\n"
 
 
+@contextmanager
+def spare_descriptors(count: int) -> Iterator[None]:
+    """Not more than `count` descriptors can be opened inside."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+    held: list[int] = []
+    with suppress(OSError):
+        while True:
+            held.append(os.dup(0))
+    for _ in range(count):
+        os.close(held.pop())
+    try:
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 @dataclass
 class Left:
     """What failed starts have left behind."""
@@ -176,3 +196,20 @@ def tidied() -> Iterator[Left]:
 def descriptors() -> set[int]:
     gc.collect()
     return {int(link.name) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+
+
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
+def test_a_start_that_runs_out_of_descriptors_says_so_and_leaves_nothing(method: str) -> None:
+    start_supervisor()
+    errors: list[type[Exception] | None] = []  # not the errors, which hold what their frames held
+    with tidied() as left:
+        for count in range(24):
+            try:
+                with spare_descriptors(count):
+                    open_pool(2, settings_of(method)).close()
+                errors.append(None)
+            except Exception as error:  # noqa: BLE001  # the fact is which one it is
+                errors.append(type(error))
+    assert errors[-1] is None, "there was never room enough"
+    assert set(errors) <= {OSError, WorkerStartError, None}
+    assert left == Left(set(), [])
