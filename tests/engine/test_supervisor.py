@@ -20,6 +20,7 @@ import pytest
 
 from parallel_envs.engine import open_pool, start_supervisor, supervisor_client, supervisor_pid
 from parallel_envs.engine.channel import Inbox
+from parallel_envs.errors import WorkerStartError
 from tests.engine.asking import SOON_SECONDS, ends_within, host, reply_to, run, settings_of, value_of
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo, Talker
