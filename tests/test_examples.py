@@ -111,6 +111,7 @@ def test_a_task_in_small_from_config_to_curve(train_seeds: Any, tmp_path: Path, 
     assert train_seeds.summed_up(name, [0, 1], tmp_path / "runs") == line  # nothing is done twice
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_when_its_config_wants_more(train_seeds: Any, tmp_path: Path) -> None:
     config = (ROOM / "penalty_ppo.yaml").read_text(encoding="utf-8")
     steps = []

@@ -94,13 +94,11 @@ def test_the_numbers_are_what_they_have_always_been() -> None:
 
 
 TREE: Any = SeedTree
+SEEDS: Any = env_seeds
 NO_SEEDS = (None, "1", 1.0, True, [1], np.float64(3))
+NO_INTEGER = r"seed=.* is not an integer\. Give a whole number from 0 up"
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    *(
-        (partial(TREE, seed), TypeError, r"seed=.* is not an integer\. Give a whole number from 0 up")
-        for seed in NO_SEEDS
-    ),
-    *((partial(env_seeds, seed, 3), TypeError, r"seed=.* is not an integer") for seed in NO_SEEDS),  # type: ignore[arg-type]
+    *((call, TypeError, NO_INTEGER) for seed in NO_SEEDS for call in (partial(TREE, seed), partial(SEEDS, seed, 3))),
     (partial(TREE, -1), ValueError, r"seed=-1 is negative\. Give a whole number from 0 up"),
     (partial(TREE(0).child, "env", -1), ValueError, "-1 cannot name a stream"),
     *((partial(TREE(0).child, name), TypeError, "cannot name a stream") for name in (1.5, None, b"env", ("env", 3))),

@@ -30,7 +30,7 @@ from parallel_envs.tasks import (
     split_tasks,
     task_key,
 )
-from tests.vector.task_envs import ByBoth, ByOptions, ByResetTask, BySetTask, Playing, put_task
+from tests.vector.task_envs import Playing
 
 WORDS = ["a", "b", "c", "d", "e"]
 
@@ -184,28 +184,6 @@ def test_a_split_is_disjoint_and_complete(seed: int, num_tasks: int, data: st.Da
     assert len(train) == num_train
     assert sorted([*train, *test], key=lambda task: task.id) == [Task(goal, place) for place, goal in enumerate(goals)]
     assert (train, test) == split_tasks(goals, num_train, seed)
-
-
-@pytest.mark.parametrize(
-    ("env", "way"),
-    [
-        (ByResetTask, TaskWay.RESET_TASK),
-        (BySetTask, TaskWay.SET_TASK),
-        (ByOptions, TaskWay.OPTIONS),
-        (ByBoth, TaskWay.RESET_TASK),
-    ],
-)
-def test_the_first_way_an_env_offers_is_taken(env: type[Playing], way: TaskWay) -> None:
-    assert TaskWay.of(env(), None) is way
-    assert TaskWay.of(env(), put_task) is TaskWay.SETTER
-
-
-def test_only_options_are_added_to_the_reset() -> None:
-    cases: list[tuple[Playing, Any]] = [(ByResetTask(), None), (BySetTask(), None), (Playing(), put_task)]
-    for env, setter in cases:
-        assert TaskWay.of(env, setter).apply(env, 7, setter) == {}
-    assert [env.task for env, _ in cases] == [7, 7, ("set", 7)]
-    assert TaskWay.OPTIONS.apply(ByOptions(), 7, None) == {"task": 7}
 
 
 SPLIT: Any = split_tasks
