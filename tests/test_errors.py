@@ -101,18 +101,20 @@ def test_classes_are_joined_once_look_like_their_base_and_never_end_the_program(
 
 
 class TroubledEnv(gymnasium.Env[Any, Any]):
-    """Raises what `make` makes, unless that is None, in whichever method it is told to."""
+    """Raises what `make` makes, if any, in the method it is told to; with a note and a cause, or plainly."""
 
     observation_space = gymnasium.spaces.Discrete(2)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, make: Callable[[], BaseException] | None, where: str = "step") -> None:
-        self.make, self.where = make, where
+    def __init__(self, make: Callable[[], BaseException] | None, where: str = "step", plain: bool = False) -> None:
+        self.make, self.where, self.plain = make, where, plain
         self._raise_in("init")
 
     def _raise_in(self, where: str) -> None:
         if where == self.where and self.make is not None:
             error = self.make()
+            if self.plain:
+                raise error
             if type(error) is not Guarded:
                 error.add_note("a note")
             raise error from ValueError("a cause")
@@ -137,7 +139,10 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 def step_error(backend: Backend, *raised: Exception | None) -> EnvError:
     """What comes up from a step in which each env raises its error."""
-    factories = [partial(TroubledEnv, error and partial(type(error), *error.args)) for error in raised]
+    factories = [
+        partial(TroubledEnv, None if error is None else partial(type(error), *error.args), plain=True)
+        for error in raised
+    ]
     with parallel_envs.ParallelEnvManager(factories, backend=backend, num_workers=min(2, len(raised))) as envs:
         envs.reset(seed=0)
         with pytest.raises(EnvError) as caught:
@@ -151,8 +156,8 @@ def test_an_env_error_names_the_env_and_what_it_raised(backend: Backend) -> None
     assert re.match(r"Env 1 raised ZeroDivisionError during step 1: by nothing", str(error))
     assert (error.env_ids, error.type_name, error.remote_message) == ((1,), "ZeroDivisionError", "by nothing")
     shown = "".join(traceback.format_exception(error))
-    assert "raise error from" in shown  # the traceback of the env is shown as the cause
-    assert shown.index("raise error from") < shown.index("Env 1 raised ZeroDivisionError")
+    assert "raise error" in shown  # the traceback of the env is shown as the cause
+    assert shown.index("raise error") < shown.index("Env 1 raised ZeroDivisionError")
     assert isinstance(error.__cause__, RemoteTraceback if backend == "process" else ZeroDivisionError)
 
 

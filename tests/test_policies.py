@@ -191,28 +191,28 @@ def test_a_folder(tmp_path: Path) -> None:
     assert (policy.step(1), policy.loaded) == (6, str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "word"),
-    [
-        ("greedy", ValueError, "'greedy' is unknown"),
-        ("", TypeError, "is not text"),
-        (None, TypeError, "is not text"),
-        ("no_such_module:Greedy", ImportError, "no_such_module"),
-        (f"{HERE}:Nobody", AttributeError, "has no 'Nobody'"),
-        (f"{HERE}:Useless", TypeError, "no method step"),
-        ("data=runs/7", ValueError, "has no class"),
-        ("class=random,colour=red", ValueError, "'colour'"),
-        ("class=random,proportion=none", ValueError, "proportion='none'"),
-        ("class=random,proportion=-1", ValueError, "proportion='-1'"),
-        ("random", TypeError, r"needs to know the agent's action_space"),
-        (f"class={HERE}:Family,data=x", TypeError, "has no method load"),
-        ("collections:OrderedDict", TypeError, r"collections:OrderedDict made .*which has no method step"),
-        ("math:pi", TypeError, r"math:pi is 3\.14.*Name a class"),
-    ],
-)
-def test_what_makes_no_policy_is_refused(text: Any, error: type[Exception], word: str) -> None:
-    with pytest.raises(error, match=word):
-        load_policy(text)
+REFUSED: list[tuple[Any, type[Exception], str]] = [
+    ("greedy", ValueError, "'greedy' is unknown"),
+    ("", TypeError, "is not text"),
+    (None, TypeError, "is not text"),
+    ("no_such_module:Greedy", ImportError, "no_such_module"),
+    (f"{HERE}:Nobody", AttributeError, "has no 'Nobody'"),
+    (f"{HERE}:Useless", TypeError, "no method step"),
+    ("data=runs/7", ValueError, "has no class"),
+    ("class=random,colour=red", ValueError, "'colour'"),
+    ("class=random,proportion=none", ValueError, "proportion='none'"),
+    ("class=random,proportion=-1", ValueError, "proportion='-1'"),
+    ("random", TypeError, r"needs to know the agent's action_space"),
+    (f"class={HERE}:Family,data=x", TypeError, "has no method load"),
+    ("collections:OrderedDict", TypeError, r"collections:OrderedDict made .*which has no method step"),
+    ("math:pi", TypeError, r"math:pi is 3\.14.*Name a class"),
+]
+
+
+def test_what_makes_no_policy_is_refused() -> None:
+    for text, error, word in REFUSED:
+        with pytest.raises(error, match=word):
+            load_policy(text)
 
 
 def test_paths_in_a_spec_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def test_each_misspelt_argument_is_told_with_the_right_one(thing: Callable[..., 
         names, called = ["num_envs", "turns", "num_workers", "backend", "task_setter"], "option of MultiAgentEnvManager"
     assert names
     for name in names:
-        first = [[]] if thing is MultiAgentEnvManager else []
+        first: list[Any] = [[]] if thing is MultiAgentEnvManager else []
         with pytest.raises(TypeError, match=rf"^{misspelt(name)}=3 is no {called}\. Did you mean {name}=\?$"):
             thing(*first, **{misspelt(name): 3})
 

@@ -279,17 +279,14 @@ def test_a_run_whose_environment_the_user_vouches_for_goes_on(run: Path, tmp_pat
         sys.modules.pop("stranger")
 
 
-def test_arguments_that_only_the_file_has_name_no_environment(run: Path, tmp_path: Path, marker: Path) -> None:
+def test_arguments_that_only_the_file_has_and_settings_of_a_meta_learner_name_no_environment(
+    run: Path, tmp_path: Path, marker: Path
+) -> None:
     tuples = "parallel_envs.testing.tuple_agents:tuple_agents"
     folder = edited(run, tmp_path, env=tuples, env_kwargs={"env": "stranger:Env-v0"})
     done = command("train", "--resume", str(folder), "total_steps=64", f"env={tuples}")
     assert done.exit_code == 2
     assert "asks for the environment 'stranger:Env-v0'" in done.stderr
-    assert not marker.exists()
-
-
-def test_a_meta_learner_is_not_resumed_in_any_environment(tmp_path: Path, marker: Path) -> None:
-    pytest.importorskip("torch")
     from parallel_envs.learners.meta import Learner
 
     env = {"env_name": "stranger:Env", "max_rollouts_per_task": 1, "num_train_tasks": 1, "num_eval_tasks": 1}

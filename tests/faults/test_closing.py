@@ -48,7 +48,13 @@ def time_out(envs: ParallelEnvManager) -> None:
 
 def strike(number: int, *workers: int) -> Prepare:
     """A signal for some workers, or for all."""
-    return lambda envs: [os.kill(row["pid"], number) for row in envs.stats() if row["worker"] in workers or not workers]
+
+    def strike_them(envs: ParallelEnvManager) -> None:
+        for row in envs.stats():
+            if not workers or row["worker"] in workers:
+                os.kill(row["pid"], number)
+
+    return strike_them
 
 
 STATES: dict[str, Prepare] = {

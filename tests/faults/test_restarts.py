@@ -453,10 +453,9 @@ def test_the_reason_is_told_each_time(make: Make, tmp_path: Path, num_workers: i
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_reason_is_told_after_a_restart_by_hand(make: Make, tmp_path: Path, backend: str) -> None:
     envs = fragile(make, tmp_path / "lives", refuse, fail, backend=backend)
-    for text, ask in [(REASON, lambda: envs.restart([1]))] * 2 + [
-        (TOLD_AGAIN, lambda: envs.step(TWO)),
-        (REASON, lambda: envs.get_attr("steps")),
-    ]:
+    again = lambda: envs.restart([1])  # noqa: E731  # what is asked
+    asks: list[tuple[str, Callable[[], Any]]] = [(REASON, again), (REASON, again), (TOLD_AGAIN, lambda: envs.step(TWO))]
+    for text, ask in [*asks, (REASON, lambda: envs.get_attr("steps"))]:
         with pytest.raises(EnvError, match=text):
             ask()
     (tmp_path / "lives.up").touch()

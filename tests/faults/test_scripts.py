@@ -113,6 +113,8 @@ def test_an_env_that_cannot_be_closed_is_named_once_and_shortly(tmp_path: Path) 
     assert "engine/" not in told  # the way there is the package's own
 
 
+METHODS = pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+
 DEBUGGED = """
 from parallel_envs import EnvError, ParallelEnvManager
 from parallel_envs.testing import ScriptedEnv
@@ -133,6 +135,7 @@ for action in (0, 1):
 """
 
 
+@METHODS
 def test_a_debugger_in_a_worker_is_an_error_that_names_the_serial_backend(method: str, tmp_path: Path) -> None:
     lines = run_script(tmp_path, DEBUGGED, method).stdout.splitlines()
     words = "Env 0 raised bdb.BdbQuit during step 1: breakpoint() or pdb was called in a worker process"
@@ -158,6 +161,7 @@ first.close()
 """
 
 
+@METHODS
 def test_nothing_is_written_and_no_worker_warns_of_what_it_leaves_open(method: str, tmp_path: Path) -> None:
     done = run_script(tmp_path, TIDY, method)
     assert (done.returncode, done.stderr) == (0, "")
@@ -191,6 +195,7 @@ with ParallelEnvManager([ScriptedEnv] * 8, context=sys.argv[1]) as envs:
 """
 
 
+@METHODS
 def test_no_room_for_open_files_is_an_error_that_says_what_to_do(method: str, tmp_path: Path) -> None:
     done = run_script(tmp_path, CROWDED, method)
     assert (done.stdout.splitlines(), done.stderr) == (["told"] * 9, "")

@@ -78,26 +78,23 @@ def test_a_start_and_a_close_keep_their_time_though_the_supervisor_is_stopped(ma
     assert supervisor_pid() == supervisor
 
 
-@pytest.mark.parametrize("context", ["forkserver", "fork"])
-def test_a_death_is_told_in_the_time_of_the_step_though_the_supervisor_is_stopped(make: Make, context: str) -> None:
-    envs = make([SmallEnv] * 3, context=context, step_timeout=DEADLINE)
+@pytest.mark.parametrize(
+    ("context", "on_failure"), [("forkserver", "raise"), ("fork", "raise"), ("forkserver", "restart")]
+)
+def test_a_death_is_told_or_mended_in_the_time_of_the_step_though_the_supervisor_is_stopped(
+    make: Make, context: str, on_failure: str
+) -> None:
+    told: Any = (WorkerDied, r"^Worker 0 \(env 0, pid \d+\)") if on_failure == "raise" else (WorkerStartError, r"\w")
+    envs = make([SmallEnv] * 3, context=context, on_failure=on_failure, step_timeout=DEADLINE, start_timeout=None)
     reset(envs)
     with stopped_supervisor():
-        os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
-        os.kill(envs.stats()[2]["pid"], signal.SIGKILL)
-        with within(IN_TIME), pytest.raises(WorkerDied, match=r"^Worker 0 \(env 0, pid \d+\)"):
+        for env in (0, 2):
+            os.kill(envs.stats()[env]["pid"], signal.SIGKILL)
+        with within(IN_TIME), pytest.raises(told[0], match=told[1]):
             step(envs)
-
-
-def test_a_restart_keeps_the_time_of_the_step_though_the_supervisor_is_stopped(make: Make) -> None:
-    envs = make([SmallEnv] * 2, on_failure="restart", step_timeout=DEADLINE, start_timeout=None)
-    reset(envs)
-    with stopped_supervisor():
-        os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
-        with within(IN_TIME), pytest.raises(WorkerStartError):
-            step(envs)
-    envs.restart(0)
-    assert step(envs)[3].tolist() == [True, False]
+    envs.restart([0, 2])
+    if on_failure == "restart":
+        assert step(envs)[3].tolist() == [True, False, True]
 
 
 def test_a_supervisor_silent_for_long_is_replaced_and_its_workers_go_on(
