@@ -527,14 +527,3 @@ class GatedFailingEnv(GatedEnv):
     def step(self, action: Any) -> Any:
         super().step(action)
         raise LookupError("always")
-
-
-def test_a_result_of_a_call_that_cannot_travel_is_an_error_of_its_env_and_touches_nothing_else(make: Make) -> None:
-    envs = make([CountingEnv] * 2, num_workers=1)
-    reset(envs)
-    step(envs)
-    with pytest.raises(EnvError, match=r"lock.* cannot be pickled") as caught:
-        envs.call("lock", env_ids=1)
-    assert caught.value.env_ids == (1,)
-    assert envs.get_attr("elapsed") == (1, 1)
-    assert step(envs)[1].tolist() == [2.0, 2.0]
