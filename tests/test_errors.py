@@ -8,7 +8,7 @@ import pickle
 import re
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -387,23 +387,25 @@ def test_types_of_the_users_script_come_up_too(tmp_path: Path) -> None:
     assert [line.partition(" Call restart")[0] for line in ended.stdout.splitlines()] == lines * 5
 
 
-def every_error() -> Iterator[Any]:
-    yield pytest.param(ClosedError("closed"), id="ClosedError")
-    yield pytest.param(WorkerStartError("no start"), id="WorkerStartError")
-    yield pytest.param(WorkerTimeout("late", workers=(1,)), id="WorkerTimeout")
-    yield pytest.param(StepTimeout("late", workers=(1,), env_ids=(2,)), id="StepTimeout")
-    yield pytest.param(WorkerDied("dead", worker=1, pid=2, exitcode=-9), id="WorkerDied")
+def errors_of_every_class() -> list[Exception]:
+    found: list[Exception] = [
+        ClosedError("closed"),
+        WorkerStartError("no start"),
+        WorkerTimeout("late", workers=(1,)),
+        StepTimeout("late", workers=(1,), env_ids=(2,)),
+        WorkerDied("dead", worker=1, pid=2, exitcode=-9),
+    ]
     for name in ("NoBuiltin", "ValueError", "KeyError"):
-        error = EnvError.named(name)("no", type_name=name, remote_message="m")
-        error.__dict__["env_ids"] = (3,)
-        yield pytest.param(error, id=f"EnvError of {name}")
-        of_policy = PolicyError.named(name)("no", type_name=name, remote_message="m")
-        assert isinstance(of_policy, PolicyError)
-        of_policy.agents, of_policy.actions = ("a", 2), {"b": 3}
-        yield pytest.param(of_policy, id=f"PolicyError of {name}")
+        for kind, attributes in (
+            (EnvError, {"env_ids": (3,)}),
+            (PolicyError, {"agents": ("a", 2), "actions": {"b": 3}}),
+        ):
+            found.append(raised_as(kind, name))
+            vars(found[-1]).update(attributes)
+    return found
 
 
-@pytest.mark.parametrize("error", list(every_error()))
+@pytest.mark.parametrize("error", errors_of_every_class(), ids=repr)
 def test_an_error_can_travel_on(error: Exception) -> None:
     """A user's own pool, or a cluster's, sends on what its task raised."""
     arrived = pickle.loads(pickle.dumps(error))

@@ -44,6 +44,7 @@ def rows_of(shown: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if line.startswith("│")]
 
 
+@pytest.mark.slow
 def test_a_stand_in_for_a_language_model_gets_better_at_the_tasks_of_its_groups() -> None:
     shown = output_of("llm_groups.py")
     rows = rows_of(shown)

@@ -13,12 +13,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 
 import parallel_envs
@@ -231,29 +230,11 @@ def test_importing_takes_less_than_half_a_second_beyond_gymnasium() -> None:
     assert in_fresh_interpreter(program) < 0.5
 
 
-def env_that_tells_its_modules() -> Callable[[], gymnasium.Env[Any, Any]]:
-    # Made in a function, so that it travels by value: no worker need import this module, and pytest with it.
-    class ModulesEnv(gymnasium.Env[Any, Any]):
-        observation_space = gymnasium.spaces.Discrete(2)
-        action_space = gymnasium.spaces.Discrete(2)
-
-        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-            return 0, {}
-
-        def step(self, action: Any) -> Any:
-            return 0, 0.0, False, False, {}
-
-        def modules(self) -> list[str]:
-            return sorted(sys.modules)
-
-    return ModulesEnv
-
-
 @pytest.mark.parametrize("context", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_worker_brings_in_no_heavy_library(context: StartMethod) -> None:
-    with parallel_envs.ParallelEnvManager([env_that_tells_its_modules()] * 2, context=context) as manager:
+    with parallel_envs.ParallelEnvManager("CartPole-v1", num_envs=2, context=context) as manager:
         manager.reset(seed=0)
         manager.step(manager.action_space.sample())
-        for loaded in manager.call("modules"):
+        for loaded in manager.apply(lambda env: sorted(sys.modules)):
             assert "gymnasium" in loaded
             assert set(loaded) & (HEAVY | {"pettingzoo", "pytest"}) == set()

@@ -201,13 +201,15 @@ def test_ctrl_c_ends_the_wait_for_an_import(tmp_path: Path) -> None:
 
 
 KILLED_FORK_SERVER = """
+from contextlib import suppress
 from pathlib import Path
 from parallel_envs.engine import FORK_SERVER_NAME
 
 pool, key = opened(2, dict)
 for folder in Path("/proc").glob("[0-9]*"):
-    if (folder / "comm").read_text().strip() == FORK_SERVER_NAME:
-        if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(supervisor_pid()):
+    with suppress(OSError):  # it may end just now
+        name, stat = (folder / "comm").read_text().strip(), (folder / "stat").read_text()
+        if name == FORK_SERVER_NAME and int(stat.rpartition(")")[2].split()[1]) == supervisor_pid():
             os.kill(int(folder.name), signal.SIGKILL)
             killed = folder
 while killed.exists():
