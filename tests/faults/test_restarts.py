@@ -36,6 +36,7 @@ BACKENDS = ["serial", "thread", "process"]
 NUM_ENVS, BROKEN = 4, 2
 SHORT_EPISODES: dict[str, Any] = {"episode_lengths": (2, 3)}
 ONE, TWO = np.zeros(1, int), np.zeros(2, int)
+PATIENT = {"step_timeout": 60.0, "reset_timeout": 60.0}
 
 CASES = [
     (fault, moment)
@@ -132,7 +133,8 @@ def test_rows_of_any_spaces_stay_right(
     scripted = {"episode_lengths": (3, 2), **KINDS[kind]}
     broken = partial(FaultyEnv, fault, Moment.STEP, at=2, once=tmp_path / "broken", **scripted)
     sound = partial(ScriptedEnv, **scripted)
-    envs = make([sound, broken, sound], num_workers=num_workers, on_failure="restart", autoreset_mode=mode)
+    settings: dict[str, Any] = {"num_workers": num_workers, "on_failure": "restart", "autoreset_mode": mode, **PATIENT}
+    envs = make([sound, broken, sound], **settings)
     witness = Witness(envs, **scripted)
     witness.reset(seed=3)
     for _ in range(9):
@@ -358,7 +360,6 @@ REASON = "the licence server is down"
 TOLD_AGAIN = (
     rf"Env 1 .*during its construction, while it was made anew \(envs\.restart\(env_ids\) tries again\): {REASON}"
 )
-PATIENT = {"step_timeout": 60.0, "reset_timeout": 60.0}
 
 
 class Fragile(gym.Env[Any, Any]):
