@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from parallel_envs import ParallelEnvManager, cli, evaluate, make_env, make_parallel_env
+from parallel_envs import ParallelEnvManager, evaluate, make_env, make_parallel_env
 from parallel_envs.bench import envs as bench_envs
-from parallel_envs.bench.cli import app as bench
 from parallel_envs.choices import Backend
 from parallel_envs.env_files import FileFactory, absolute
 from parallel_envs.errors import EnvError, UntrustedName
@@ -23,6 +22,7 @@ from parallel_envs.evaluation import BadEvaluation, missions_of
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.multiagent.by_name import env_factory
 from parallel_envs.trust import check_env
+from tests.cli.test_tool import command
 
 SOURCE = """
 from dataclasses import dataclass
@@ -69,10 +69,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def command(*words: str) -> Result:
-    return CliRunner().invoke(cli.app, list(words))
-
-
 def told(result: Result) -> str:
     return " ".join(result.output.replace("│", " ").split())
 
@@ -111,10 +107,8 @@ def test_every_interface_takes_it(folder: Path, tmp_path: Path, monkeypatch: pyt
     assert mission.env == f"{folder / 'corridor.py'}:Corridor"
 
 
-def test_bench_step_takes_it(folder: Path) -> None:
-    words = ["step", "--env", "./corridor.py:Corridor", "--num-envs", "2", "--seconds", "0.01", "--rounds", "1"]
-    result = CliRunner().invoke(bench, [*words, "--num-workers", "1"])
-    assert result.exit_code == 0, result.output
+def test_the_benchmark_takes_it(folder: Path) -> None:
+    bench_envs.resolve("./corridor.py:Corridor")
     with pytest.raises(bench_envs.UnknownEnv, match=r"there is no file .*coridor.py. Did you mean 'corridor.py'"):
         bench_envs.resolve("./coridor.py:Corridor")
 
@@ -147,7 +141,7 @@ def test_a_missing_file_is_told_before_anything_starts_with_the_nearest(folder: 
         missions_of("./coridor.py:Corridor")
 
 
-def test_a_neighbour_of_another_folder_is_refused(tmp_path: Path) -> None:
+def test_a_neighbour_of_another_folder_and_a_relative_import_are_refused(tmp_path: Path) -> None:
     for name, reward in (("one", 1), ("other", 100)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "env.py").write_text("import rewards_beside\nmake = lambda: rewards_beside.REWARD\n")
@@ -155,9 +149,6 @@ def test_a_neighbour_of_another_folder_is_refused(tmp_path: Path) -> None:
     assert FileFactory.of(f"{tmp_path}/one/env.py:make")() == 1
     with pytest.raises(ImportError, match=r"other/env.py imports 'rewards_beside'.*from .*one/rewards_beside.py"):
         FileFactory.of(f"{tmp_path}/other/env.py:make")()
-
-
-def test_a_relative_import_is_refused(tmp_path: Path) -> None:
     for text in ("from . import absolute", "from .helper import REWARD", "def f():\n    from .. import x"):
         (tmp_path / "env.py").write_text(f"{text}\nmake = dict\n")
         with pytest.raises(ImportError, match=r"imports relatively.*is in no package"):

@@ -23,13 +23,12 @@ def output_of(*command: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "needs", "num_steps"), [("ant", "mujoco", 400), ("ml1", "metaworld", 400)])
-def test_meta_rollouts_are_the_same_on_workers_and_without(family: str, needs: str, num_steps: int) -> None:
+@pytest.mark.parametrize(("family", "needs"), [("ant", "mujoco"), ("ml1", "metaworld")])
+def test_meta_rollouts_are_the_same_on_workers_and_without(family: str, needs: str) -> None:
     pytest.importorskip(needs)
     shown = output_of("meta_rollouts.py", family, "--num-tasks", "2")
-    assert "return of episode 2" in shown
-    assert f"{num_steps} steps: " in shown
-    assert "the same rollouts: yes" in shown
+    for told in ("return of episode 2", "400 steps: ", "the same rollouts: yes"):
+        assert told in shown
 
 
 def test_a_policy_that_remembers_the_goal_does_better_in_the_second_episode() -> None:
@@ -38,14 +37,14 @@ def test_a_policy_that_remembers_the_goal_does_better_in_the_second_episode() ->
     rows = [line.split("│") for line in shown.splitlines() if "to (" in line]
     gains = [float(second) - float(first) for _, _, first, second, _ in rows]
     assert len(gains) == 8
-    assert min(gains) >= 0.0  # none where the search happens to lead straight to the goal
-    assert sum(gains) > 0.0
+    assert sum(gains) > min(gains) >= 0.0  # none where the search happens to lead straight to the goal
 
 
 def rows_of(shown: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if line.startswith("│")]
 
 
+@pytest.mark.slow
 def test_a_stand_in_for_a_language_model_gets_better_at_the_tasks_of_its_groups() -> None:
     shown = output_of("llm_groups.py")
     rows = rows_of(shown)
@@ -111,6 +110,7 @@ def test_a_task_in_small_from_config_to_curve(train_seeds: Any, tmp_path: Path, 
     assert train_seeds.summed_up(name, [0, 1], tmp_path / "runs") == line  # nothing is done twice
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_when_its_config_wants_more(train_seeds: Any, tmp_path: Path) -> None:
     config = (ROOM / "penalty_ppo.yaml").read_text(encoding="utf-8")
     steps = []

@@ -88,30 +88,20 @@ def test_drafts_of_files_have_names_that_cannot_be_guessed(tmp_path: Path, monke
     assert names_in(tmp_path) == {"results.json"}
 
 
-def test_a_link_in_a_drafts_place_is_not_followed(
+def test_no_link_is_followed_and_no_others_place_is_taken(
     tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even one whose name was guessed."""
     monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared" / ".results.json.guessed.new").symlink_to(victim)
-    with pytest.raises(FileExistsError):
-        write_whole(tmp_path / "shared" / "results.json", lambda file: file.write(b"{}"))
-    assert victim.read_text() == "precious"
-
-
-def test_a_file_in_a_new_folder_takes_no_others_place(tmp_path: Path, victim: Path) -> None:
-    (tmp_path / "link").symlink_to(victim)
+    for name in (".results.json.guessed.new", "link", "metrics.jsonl"):
+        (tmp_path / name).symlink_to(victim)
+    with pytest.raises(FileExistsError):  # though the name of the draft was guessed
+        write_whole(tmp_path / "results.json", lambda file: file.write(b"{}"))
     for taken in (tmp_path / "link", victim):
         with pytest.raises(FileExistsError):
             write_down(taken, lambda file: file.write(b"mine"))
-    assert victim.read_text() == "precious"
-
-
-def test_a_log_is_not_added_to_through_a_link(tmp_path: Path, victim: Path) -> None:
-    (tmp_path / "metrics.jsonl").symlink_to(victim)
     with pytest.raises(OSError, match=r"metrics\.jsonl"):
         open_to_append(tmp_path / "metrics.jsonl")
+    assert victim.read_text() == "precious"
     for _ in range(2):
         with open_to_append(tmp_path / "log") as log:
             log.write(b"line\n")

@@ -60,6 +60,7 @@ def check_fits(lines: list[str], columns: int) -> None:
 def command(columns: int, *words: str) -> list[str]:
     done = CliRunner().invoke(cli.app, list(words), env={"COLUMNS": str(columns)})
     assert done.exit_code == 0, done.output
+    check_fits(done.stdout.splitlines(), columns)
     return done.stdout.splitlines()
 
 
@@ -102,23 +103,14 @@ def test_an_evaluation_fits_and_is_printed_as_its_table(columns: int, monkeypatc
     assert any(re.search(r"-12151 ± 69 .*-1\d+ to -1\d+ +50% +1 +18", line) for line in lines), "\n".join(lines)
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> list[str]:
-    names = [str(tmp_path / f"{number}.json") for number in range(2)]
-    for name, low in zip(names, (-12345.678, 0.5), strict=True):
+@NARROW
+def test_comparisons_fit(tmp_path: Path, columns: int) -> None:
+    saved = [str(tmp_path / f"{number}.json") for number in range(2)]
+    for name, low in zip(saved, (-12345.678, 0.5), strict=True):
         episodes = tuple(record(mission, episode, low) for mission in MISSIONS for episode in range(5))
         EvaluationResult(episodes=episodes).to_json(name)
-    return names
-
-
-@NARROW
-def test_comparisons_fit(saved: list[str], columns: int) -> None:
-    lines = command(columns, "compare", *saved)
-    check_fits(lines, columns)
-    assert "walk" in "".join(lines)
-    lines = command(columns, "compare", saved[0])
-    check_fits(lines, columns)
-    assert "#1:" in "".join(lines)
+    assert "walk" in "".join(command(columns, "compare", *saved))
+    assert "#1:" in "".join(command(columns, "compare", saved[0]))
     assert max(map(len, command(200, "compare", *saved))) > 80  # $COLUMNS says how wide a table is in a pipe
 
 

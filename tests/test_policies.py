@@ -12,7 +12,6 @@ import pytest
 from gymnasium import spaces
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 
-from parallel_envs.choices import Strategy
 from parallel_envs.policies import (
     AgentPolicy,
     BatchPolicy,
@@ -31,7 +30,6 @@ from parallel_envs.policies import (
 )
 from parallel_envs.policies.specs import with_absolute_paths
 from parallel_envs.testing import assert_same_batch
-from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
 HERE = __name__
 SPACES: list[Any] = [
@@ -134,16 +132,12 @@ class Greedy(AgentPolicy):
 
     def __init__(self, action_space: Space[Any], bonus: int = 0) -> None:
         self.action_space, self.bonus, self.loaded = action_space, bonus, ""
-        self.lock = Path(__file__).open(encoding="utf-8")  # noqa: SIM115  # so that it cannot be pickled
 
     def load(self, path: str) -> None:
         self.loaded = path
 
     def step(self, observation: Any) -> int:
         return int(observation) + self.bonus
-
-    def close(self) -> None:
-        self.lock.close()
 
 
 class Family(MultiAgentPolicy):
@@ -188,8 +182,6 @@ def test_a_policy_by_name_gets_what_it_takes() -> None:
     assert (spec.class_path, spec.data_path, spec.proportion) == (f"{HERE}:Greedy", "runs/7", 2.5)
     policy = spec.for_agent("red", action_space=Discrete(2)).make()
     assert policy.loaded == "runs/7"
-    for one in (greedy, policy):
-        one.close()
 
 
 def test_a_folder(tmp_path: Path) -> None:
@@ -197,45 +189,30 @@ def test_a_folder(tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text(json.dumps(told), encoding="utf-8")
     policy = load_policy(str(tmp_path), trust=[HERE], action_space=Discrete(2))
     assert (policy.step(1), policy.loaded) == (6, str(tmp_path))
-    policy.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "word"),
-    [
-        ("greedy", ValueError, "'greedy' is unknown"),
-        ("", TypeError, "is not text"),
-        (None, TypeError, "is not text"),
-        ("no_such_module:Greedy", ImportError, "no_such_module"),
-        (f"{HERE}:Nobody", AttributeError, "has no 'Nobody'"),
-        (f"{HERE}:Useless", TypeError, "no method step"),
-        ("data=runs/7", ValueError, "has no class"),
-        ("class=random,colour=red", ValueError, "'colour'"),
-        ("class=random,proportion=none", ValueError, "proportion='none'"),
-        ("class=random,proportion=-1", ValueError, "proportion='-1'"),
-        ("random", TypeError, r"needs to know the agent's action_space"),
-        (f"class={HERE}:Family,data=x", TypeError, "has no method load"),
-        ("collections:OrderedDict", TypeError, r"collections:OrderedDict made .*which has no method step"),
-        ("math:pi", TypeError, r"math:pi is 3\.14.*Name a class"),
-    ],
-)
-def test_what_makes_no_policy_is_refused(text: Any, error: type[Exception], word: str) -> None:
-    with pytest.raises(error, match=word):
-        load_policy(text)
+REFUSED: list[tuple[Any, type[Exception], str]] = [
+    ("greedy", ValueError, "'greedy' is unknown"),
+    ("", TypeError, "is not text"),
+    (None, TypeError, "is not text"),
+    ("no_such_module:Greedy", ImportError, "no_such_module"),
+    (f"{HERE}:Nobody", AttributeError, "has no 'Nobody'"),
+    (f"{HERE}:Useless", TypeError, "no method step"),
+    ("data=runs/7", ValueError, "has no class"),
+    ("class=random,colour=red", ValueError, "'colour'"),
+    ("class=random,proportion=none", ValueError, "proportion='none'"),
+    ("class=random,proportion=-1", ValueError, "proportion='-1'"),
+    ("random", TypeError, r"needs to know the agent's action_space"),
+    (f"class={HERE}:Family,data=x", TypeError, "has no method load"),
+    ("collections:OrderedDict", TypeError, r"collections:OrderedDict made .*which has no method step"),
+    ("math:pi", TypeError, r"math:pi is 3\.14.*Name a class"),
+]
 
 
-@pytest.mark.parametrize("strategy", ["sequential", "process"])
-def test_specs_act_in_the_place_of_policies_that_cannot_travel(strategy: Strategy) -> None:
-    specs = {
-        agent: PolicySpec(f"{HERE}:Greedy", kwargs={"bonus": place, "action_space": None})
-        for place, agent in enumerate("ab")
-    }
-    with WrappedMultiAgentPolicy(specs, strategy) as policy:
-        assert policy.step({"a": 1, "b": 1}) == {"a": 1, "b": 2}
-        if strategy == "sequential":
-            for wrapper in policy._wrappers:
-                for one in wrapper.policies.values():
-                    one.close()
+def test_what_makes_no_policy_is_refused() -> None:
+    for text, error, word in REFUSED:
+        with pytest.raises(error, match=word):
+            load_policy(text)
 
 
 def test_paths_in_a_spec_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

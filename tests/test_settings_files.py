@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import pydoc
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from parallel_envs.field_texts import documents_fields, fields_of, texts_of
@@ -119,30 +118,15 @@ class Child(Plain):
     """Now told."""
 
 
-class Model(BaseModel):
-    """A model."""
-
-    first: Annotated[int, "more"]
-    """Told."""
-    second: list[int] = []
-
-
-def test_texts_are_those_below_the_fields_with_those_that_are_inherited() -> None:
+def test_texts_are_those_below_the_fields_or_inherited_and_help_shows_them() -> None:
     assert texts_of(Plain) == {"first": "The first of all.", "third": "The third."}
     assert texts_of(Child) == {"first": "The first of all.", "second": "Now told.", "third": "The third."}
     assert texts_of(int) == {}
     made = dataclasses.make_dataclass("Made", [("one", int, 3)])  # without source
     assert [(one.name, one.text) for one in fields_of(made)] == [("one", "")]
-
-
-def test_help_shows_the_text_of_each_field() -> None:
     told = pydoc.plain(pydoc.render_doc(Child))
-    for line in (
-        "A child's words.",
-        "first (int): The first of all.",
-        "second (list of int, by default (2,)): Now told.",
-    ):
-        assert line in told
+    second = "second (list of int, by default (2,)): Now told."
+    assert all(line in told for line in ("A child's words.", "first (int): The first of all.", second))
     assert Child.__doc__ is Child.__doc__  # put together once
 
 

@@ -22,6 +22,7 @@ from parallel_envs import (
     env_seeds,
     evaluate,
     vector_entry_point,
+    wrappers,
 )
 from parallel_envs.evaluation import Candidate, Mission, candidates_of, missions_of
 from parallel_envs.evaluation.comparison import compare_results
@@ -30,22 +31,14 @@ from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SA
 from parallel_envs.rollouts import collect
 from parallel_envs.spelling import advice, hint, is_one_of, nearest, nearest_few, suggests_keywords, unknown_keyword
 from parallel_envs.tasks import CurriculumTasks, CycleTasks, FixedTasks, ScoredTasks, UniformTasks, split_tasks
-from parallel_envs.wrappers import (
-    PerAgentAutoWrapper,
-    PerAgentBatchWrapper,
-    PerAgentGPUWrapper,
-    PerAgentProcessWrapper,
-    PerAgentSequentialWrapper,
-    PerAgentThreadWrapper,
-    PolicyPool,
-    Rules,
-    TorchPolicy,
-)
+from parallel_envs.wrappers import PolicyPool, Rules, TorchPolicy
 
 SUGGESTING: list[Callable[..., Any]] = [
-    *(ParallelEnvManager, MultiEpisodeWrapper, VariBadWrapper, WrappedMultiAgentPolicy, PolicyPool, Rules, TorchPolicy),
-    *(PerAgentSequentialWrapper, PerAgentThreadWrapper, PerAgentProcessWrapper, PerAgentAutoWrapper),
-    *(PerAgentBatchWrapper, PerAgentGPUWrapper, Mission, Candidate, evaluate, missions_of, candidates_of),
+    *(ParallelEnvManager, MultiAgentEnvManager, MultiEpisodeWrapper, VariBadWrapper, WrappedMultiAgentPolicy),
+    *(PolicyPool, Rules, TorchPolicy),
+    *(getattr(wrappers, f"PerAgent{kind}Wrapper") for kind in ("Sequential", "Thread", "Process", "Auto")),
+    *(wrappers.PerAgentBatchWrapper, wrappers.PerAgentGPUWrapper),
+    *(Mission, Candidate, evaluate, missions_of, candidates_of),
     *(PPOConfig, DQNConfig, SACConfig, IndependentLearners, EnvStateManager, register, collect, compare_results),
     *(CurriculumTasks, CycleTasks, FixedTasks, ScoredTasks, UniformTasks, split_tasks, env_seeds),
 ]
@@ -59,19 +52,14 @@ def misspelt(name: str) -> str:
 
 @pytest.mark.parametrize("thing", SUGGESTING, ids=lambda thing: thing.__name__)
 def test_each_misspelt_argument_is_told_with_the_right_one(thing: Callable[..., Any]) -> None:
-    names = list(inspect.signature(thing).parameters)
+    names, called = list(inspect.signature(thing).parameters), f"argument of {thing.__name__}"
+    if thing is MultiAgentEnvManager:
+        names, called = ["num_envs", "turns", "num_workers", "backend", "task_setter"], "option of MultiAgentEnvManager"
     assert names
     for name in names:
-        text = rf"^{misspelt(name)}=3 is no argument of {thing.__name__}\. Did you mean {name}=\?$"
-        with pytest.raises(TypeError, match=text):
-            thing(**{misspelt(name): 3})
-
-
-@pytest.mark.parametrize("name", ["num_envs", "turns", "num_workers", "backend", "task_setter"])
-def test_the_options_of_managers_of_agents_are_told_too(name: str) -> None:
-    wrong: dict[str, Any] = {misspelt(name): 3}
-    with pytest.raises(TypeError, match=rf"=3 is no option of MultiAgentEnvManager\. Did you mean {name}=\?$"):
-        MultiAgentEnvManager([], **wrong)
+        first: list[Any] = [[]] if thing is MultiAgentEnvManager else []
+        with pytest.raises(TypeError, match=rf"^{misspelt(name)}=3 is no {called}\. Did you mean {name}=\?$"):
+            thing(*first, **{misspelt(name): 3})
 
 
 @suggests_keywords

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,45 +30,31 @@ OWNERS: dict[str, set[str]] = {
     "evaluate": set(inspect.signature(evaluate).parameters),
 }
 
-SB3_PPO = (
-    "policy env learning_rate n_steps batch_size n_epochs gamma gae_lambda clip_range clip_range_vf "
-    "normalize_advantage ent_coef vf_coef max_grad_norm use_sde sde_sample_freq target_kl "
-    "tensorboard_log policy_kwargs verbose seed device"
+# What stable-baselines3, CleanRL, RLlib and Tianshou call the settings of their algorithms, other than objects.
+EVERY = "learning_rate n_steps batch_size gamma"
+OFF_POLICY = (
+    "buffer_size learning_starts tau train_freq gradient_steps target_network_frequency "
+    "target_network_update_freq n_step n_step_return_horizon"
 )
-SB3_DQN = (
-    "learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps n_steps "
+PPO = (
+    "n_epochs gae_lambda clip_range clip_range_vf normalize_advantage ent_coef vf_coef max_grad_norm use_sde "
+    "sde_sample_freq target_kl policy_kwargs verbose device num_steps anneal_lr num_minibatches update_epochs "
+    "norm_adv clip_coef clip_vloss minibatch_size cuda torch_deterministic track use_critic use_gae lambda_ "
+    "use_kl_loss kl_coeff kl_target vf_loss_coeff entropy_coeff clip_param vf_clip_param grad_clip lr "
+    "train_batch_size train_batch_size_per_learner num_epochs num_sgd_iter rollout_fragment_length lr_schedule "
+    "eps_clip dual_clip value_clip advantage_normalization recompute_advantage return_scaling "
+    "update_step_num_repetitions collection_step_num_env_steps"
+)
+DQN = (
     "target_update_interval exploration_fraction exploration_initial_eps exploration_final_eps max_grad_norm "
-    "policy_kwargs verbose device"
+    "policy_kwargs verbose device start_e end_e train_frequency replay_buffer_config epsilon adam_epsilon "
+    "grad_clip hiddens lr_schedule num_steps_sampled_before_learning_starts num_atoms v_min v_max noisy sigma0 "
+    "dueling double_q lr target_update_freq eps_training is_double"
 )
-SB3_SAC = (
-    "learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps n_steps ent_coef "
-    "target_entropy use_sde sde_sample_freq"
+SAC = (
+    "ent_coef target_entropy use_sde sde_sample_freq policy_lr q_lr alpha autotune twin_q initial_alpha actor_lr "
+    "critic_lr alpha_lr critic1_lr critic2_lr start_timesteps"
 )
-CLEANRL_PPO = (
-    "learning_rate num_steps anneal_lr gamma gae_lambda num_minibatches update_epochs norm_adv clip_coef clip_vloss "
-    "ent_coef vf_coef max_grad_norm target_kl batch_size minibatch_size cuda torch_deterministic track"
-)
-CLEANRL_DQN = (
-    "learning_rate buffer_size gamma tau target_network_frequency batch_size start_e end_e exploration_fraction "
-    "learning_starts train_frequency"
-)
-CLEANRL_SAC = "buffer_size gamma tau batch_size learning_starts policy_lr q_lr target_network_frequency alpha autotune"
-RLLIB_PPO = (
-    "use_critic use_gae lambda_ use_kl_loss kl_coeff kl_target vf_loss_coeff entropy_coeff clip_param vf_clip_param "
-    "grad_clip gamma lr train_batch_size train_batch_size_per_learner num_epochs minibatch_size num_sgd_iter "
-    "rollout_fragment_length lr_schedule"
-)
-RLLIB_DQN = (
-    "target_network_update_freq replay_buffer_config epsilon adam_epsilon grad_clip hiddens lr_schedule "
-    "num_steps_sampled_before_learning_starts tau num_atoms v_min v_max noisy sigma0 dueling double_q n_step"
-)
-RLLIB_SAC = "twin_q tau initial_alpha target_entropy n_step target_network_update_freq actor_lr critic_lr alpha_lr"
-TIANSHOU_PPO = (
-    "lr gamma gae_lambda vf_coef ent_coef max_grad_norm eps_clip dual_clip value_clip advantage_normalization "
-    "recompute_advantage return_scaling batch_size update_step_num_repetitions collection_step_num_env_steps"
-)
-TIANSHOU_DQN = "lr gamma n_step_return_horizon target_update_freq eps_training is_double buffer_size batch_size"
-TIANSHOU_SAC = "actor_lr critic1_lr critic2_lr tau gamma alpha n_step_return_horizon start_timesteps"
 RUN = "total_timesteps n_envs num_envs env_id num_env_runners num_envs_per_env_runner env_config seed num_training_envs"
 ENVS = (
     "env_fns shared_memory copy context daemon worker observation_mode autoreset_mode max_concurrency n_envs env_id "
@@ -77,47 +64,35 @@ ENVS = (
     "restart_failed_env_runners max_num_env_runner_restarts num_workers"
 )
 
-ALGORITHM_NAMES = [
-    *((PPOConfig, names) for names in (SB3_PPO, CLEANRL_PPO, RLLIB_PPO, TIANSHOU_PPO)),
-    *((DQNConfig, names) for names in (SB3_DQN, CLEANRL_DQN, RLLIB_DQN, TIANSHOU_DQN)),
-    *((SACConfig, names) for names in (SB3_SAC, CLEANRL_SAC, RLLIB_SAC, TIANSHOU_SAC)),
+OFFERED: list[tuple[Callable[..., Any], str, str]] = [
+    (PPOConfig, f"{EVERY} {PPO}", "PPOConfig"),
+    (DQNConfig, f"{EVERY} {OFF_POLICY} {DQN}", "DQNConfig"),
+    (SACConfig, f"{EVERY} {OFF_POLICY} {SAC}", "SACConfig"),
+    (partial(ParallelEnvManager, "CartPole-v1"), ENVS, "ParallelEnvManager"),
 ]
-NOT_OF_ALGORITHMS = {"policy", "env", "tensorboard_log", "seed"}
-"""Among the arguments of stable-baselines3's algorithms: what belongs to a run, or is an object there."""
 
 
-@pytest.mark.parametrize("name", CALLED)
-def test_each_target_exists_in_all_that_are_said_to_have_it(name: str) -> None:
-    for meaning in CALLED[name]:
-        assert [owner for owner in meaning.of if meaning.ours not in OWNERS[owner]] == []
-        assert not meaning.note or meaning.note.endswith(".")
-    owners = [owner for meaning in CALLED[name] for owner in meaning.of]
-    assert len(owners) == len(set(owners))  # a name of two meanings has one for each owner
-
-
-def test_a_name_that_means_nothing_here_is_nowhere_ours() -> None:
+def test_targets_exist_in_all_that_are_said_to_have_them_and_other_names_are_nowhere_ours() -> None:
+    for name, meanings in CALLED.items():
+        for meaning in meanings:
+            assert [owner for owner in meaning.of if meaning.ours not in OWNERS[owner]] == [], name
+            assert not meaning.note or meaning.note.endswith(".")
+        owners = [owner for meaning in meanings for owner in meaning.of]
+        assert len(owners) == len(set(owners)), name  # a name of two meanings has one for each owner
     assert not ABSENT.keys() & CALLED.keys()
     assert [name for name in ABSENT for owned in OWNERS.values() if name in owned] == []
 
 
-@pytest.mark.parametrize(("kind", "names"), ALGORITHM_NAMES)
-def test_each_setting_of_another_package_is_ours_or_is_explained(kind: type, names: str) -> None:
-    own = OWNERS[kind.__name__]
-    for name in set(names.split()) - own - NOT_OF_ALGORITHMS:
+@pytest.mark.parametrize(("call", "names", "owner"), OFFERED)
+def test_each_argument_of_another_package_is_ours_or_is_explained(
+    call: Callable[..., Any], names: str, owner: str
+) -> None:
+    for name in set(names.split()) - OWNERS[owner]:
         with pytest.raises(TypeError, match=r"is no argument of .*\. (It is called `\w+` here\.|.*: leave it out\.$)"):
-            kind(**{name: 1})
-
-
-def test_each_argument_for_environments_of_another_package_is_ours_or_is_explained() -> None:
-    for name in set(ENVS.split()) - OWNERS["ParallelEnvManager"]:
-        with pytest.raises(TypeError, match=r"is no argument of .*\. (It is called `\w+` here\.|.*: leave it out\.$)"):
-            ParallelEnvManager("CartPole-v1", **{name: 1})  # type: ignore[arg-type]
-
-
-def test_each_word_of_run_of_another_package_is_ours_or_is_explained() -> None:
+            call(**{name: 1})
     for name in set(RUN.split()) - OWNERS["TrainSettings"]:
         with pytest.raises(BadSettings, match=rf"`{name}` is unknown. It is called `\w+` here\."):
-            read_settings({"env": "CartPole-v1", "total_steps": 8, name: 1})
+            of_run({name: 1})
 
 
 def of_run(said: dict[str, Any]) -> None:

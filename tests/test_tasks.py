@@ -30,7 +30,7 @@ from parallel_envs.tasks import (
     split_tasks,
     task_key,
 )
-from tests.vector.task_envs import ByBoth, ByOptions, ByResetTask, BySetTask, Playing, put_task
+from tests.vector.task_envs import Playing
 
 WORDS = ["a", "b", "c", "d", "e"]
 
@@ -186,28 +186,6 @@ def test_a_split_is_disjoint_and_complete(seed: int, num_tasks: int, data: st.Da
     assert (train, test) == split_tasks(goals, num_train, seed)
 
 
-@pytest.mark.parametrize(
-    ("env", "way"),
-    [
-        (ByResetTask, TaskWay.RESET_TASK),
-        (BySetTask, TaskWay.SET_TASK),
-        (ByOptions, TaskWay.OPTIONS),
-        (ByBoth, TaskWay.RESET_TASK),
-    ],
-)
-def test_the_first_way_an_env_offers_is_taken(env: type[Playing], way: TaskWay) -> None:
-    assert TaskWay.of(env(), None) is way
-    assert TaskWay.of(env(), put_task) is TaskWay.SETTER
-
-
-def test_only_options_are_added_to_the_reset() -> None:
-    cases: list[tuple[Playing, Any]] = [(ByResetTask(), None), (BySetTask(), None), (Playing(), put_task)]
-    for env, setter in cases:
-        assert TaskWay.of(env, setter).apply(env, 7, setter) == {}
-    assert [env.task for env, _ in cases] == [7, 7, ("set", 7)]
-    assert TaskWay.OPTIONS.apply(ByOptions(), 7, None) == {"task": 7}
-
-
 SPLIT: Any = split_tasks
 CURRICULUM: Any = CurriculumTasks
 
@@ -225,7 +203,7 @@ def refused_by_pools() -> Iterator[Any]:
             yield partial(pool, WORDS, seed), error, f"seed={seed!r}"
 
 
-REFUSED = [
+REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     *refused_by_pools(),
     *((partial(ScoredTasks, WORDS, 0, share), ValueError, f"uniform_share={share}") for share in (-0.1, 1.5, np.nan)),
     (partial(ScoredTasks(WORDS).score, 9, 1.0), KeyError, r"Task 9.*\[0, 1, 2, 3, 4\]"),
@@ -240,10 +218,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "text"), REFUSED)
-def test_bad_arguments_are_refused(call: Callable[[], Any], error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
-        call()
+def test_bad_arguments_are_refused() -> None:
+    for call, error, text in REFUSED:
+        with pytest.raises(error, match=text):
+            call()
 
 
 def test_bad_scores_are_refused_and_change_nothing() -> None:
@@ -288,14 +266,10 @@ DIFFERENT: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("case", EQUAL)
-def test_equal_tasks_have_one_key(case: str) -> None:
-    one, other = EQUAL[case]
-    assert task_key(one) == task_key(other)
-
-
-def test_different_tasks_have_different_keys() -> None:
+def test_equal_tasks_have_one_key_and_different_ones_have_others() -> None:
+    for case, (one, other) in EQUAL.items():
+        assert task_key(one) == task_key(other), case
     assert len({task_key(task) for task in DIFFERENT}) == len(DIFFERENT)
-    one: list[Any] = [1]
-    one.append(one)  # a task may hold itself
-    assert task_key(one) == task_key(one) != task_key([1])
+    endless: list[Any] = [1]
+    endless.append(endless)  # a task may hold itself
+    assert task_key(endless) == task_key(endless) != task_key([1])

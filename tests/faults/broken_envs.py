@@ -66,33 +66,23 @@ def lives(notes: Path) -> int:
     return notes.stat().st_size
 
 
-class AnnouncingEnv(ScriptedEnv):
-    """Says something new in its info from step `since` on."""
+class TellingEnv(ScriptedEnv):
+    """Says something new in its info from step `since` on, and returns a lock in that of step `lock_at`."""
 
-    def __init__(self, since: int) -> None:
+    def __init__(self, since: int, lock_at: int = 0) -> None:
         super().__init__(**LONG)
-        self.since = since
+        self.since, self.lock_at = since, lock_at
 
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, _ = super().step(action)
-        info = {"elapsed": self.elapsed} if self.elapsed >= self.since else {}
+        info: dict[str, Any] = {"elapsed": self.elapsed} if self.elapsed >= self.since else {}
+        if self.elapsed == self.lock_at:
+            info["lock"] = threading.Lock()
         return observation, reward, terminated, truncated, info
 
 
-class LockInfoEnv(ScriptedEnv):
-    """Returns a lock in the info of step `at`."""
-
-    def __init__(self, at: int) -> None:
-        super().__init__(**LONG)
-        self.at = at
-
-    def step(self, action: Any) -> Any:
-        observation, reward, terminated, truncated, _ = super().step(action)
-        return observation, reward, terminated, truncated, {"lock": threading.Lock()} if self.elapsed == self.at else {}
-
-
 class FoundingEnv(ScriptedEnv):
-    """Starts processes of its own, and dies when told to."""
+    """Starts processes of its own when told to."""
 
     def __init__(self) -> None:
         super().__init__(**LONG)
@@ -105,9 +95,6 @@ class FoundingEnv(ScriptedEnv):
         if pid == 0:
             signal.pause()
         return [self.children[-1].pid, pid]
-
-    def die(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 TOGETHER: list[dict[Any, Stay]] = [{"a": Stay(100), "b": Stay(100)}]

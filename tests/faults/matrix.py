@@ -171,6 +171,11 @@ def text_of(fault: Fault, moment: Moment, env: int = 1) -> str:
     return rf"^Env {env} raised {re.escape(RAISED[fault])} during {re.escape(doing)}: "
 
 
+def telling(fault: Fault, moment: Moment) -> Any:
+    """The block raises the error of this fault at this moment."""
+    return pytest.raises(error_of(fault), match=text_of(fault, moment))
+
+
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
     """The block is over in this time."""

@@ -1,4 +1,4 @@
-"""What happens when an env does not answer in time: what is told, and the ways to go on."""
+"""What happens when an env does not answer in time: what is told, the ways to go on, and what makes no sense."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
-from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedEnv, assert_same_batch
+from parallel_envs import ParallelEnvManager
+from parallel_envs.engine import supervisor_pid
+from parallel_envs.errors import ClosedError, EnvError, StepTimeout, WorkerDied
+from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedEnv
 from tests.faults.broken_envs import LONG
 from tests.faults.courses import Witness
 from tests.faults.matrix import SHORT, SLACK, Make, actions, faulty, name, reset, sound, step, within
-from tests.faults.test_bad_arguments import DEADLINES, ask_with_timeout
 from tests.gates import Gate, wait_at
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
 
@@ -65,16 +67,6 @@ def test_the_error_shows_where_each_env_hangs(make: Make, way: str) -> None:
     assert "engine/worker.py" not in str(caught.value)
 
 
-@pytest.mark.parametrize("backend", ["thread", "process"])
-def test_the_deadline_of_a_call_goes_before_that_of_the_manager(make: Make, gate: Gate, backend: str) -> None:
-    envs = make([partial(GatedEnv, gate.path)], step_timeout=3600.0, backend=backend)
-    reset(envs)
-    with within(SLACK), pytest.raises(StepTimeout, match=r"within 0\.05 seconds"):
-        envs.step(ONE, timeout=0.05)
-    gate.let_through()
-    envs.step_wait(timeout=20.0)
-
-
 @pytest.mark.parametrize("on_failure", ["raise", "restart"])
 def test_a_thread_that_hangs_shows_its_stack_and_cannot_be_restarted(make: Make, gate: Gate, on_failure: str) -> None:
     envs = make([partial(GatedEnv, gate.path)], backend="thread", on_failure=on_failure, reset_timeout=60.0)
@@ -88,14 +80,17 @@ def test_a_thread_that_hangs_shows_its_stack_and_cannot_be_restarted(make: Make,
 
 
 @pytest.mark.parametrize("backend", ["thread", "process"])
-def test_waiting_again_for_a_step_gives_the_right_result(make: Make, gate: Gate, backend: str) -> None:
+def test_waiting_again_gives_the_right_result_and_the_deadline_of_a_call_goes_before_that_of_the_manager(
+    make: Make, gate: Gate, backend: str
+) -> None:
     envs = make([partial(GatedEnv, gate.path, (1, 3)), CountingEnv], backend=backend)
     reset(envs)
-    for number, waits in ((1, 2), (2, 0), (3, 1), (4, 0)):
+    for number, waits in ((1, ({}, {"timeout": 0.05}, {"timeout": 0})), (2, ()), (3, ({"timeout": 0.05},)), (4, ())):
         envs.step_async(TWO)
-        for _ in range(waits):
-            with pytest.raises(StepTimeout, match=rf"during step {number}\."):
-                envs.step_wait()
+        for wait in waits:
+            text = rf"within {wait.get('timeout', SHORT)}(\.0)? seconds during step {number}\."
+            with within(SLACK), pytest.raises(StepTimeout, match=text):
+                envs.step_wait(**wait)
         if waits:
             gate.let_through()
         assert envs.step_wait(timeout=20.0)[1][0] == number
@@ -128,16 +123,17 @@ def test_waiting_again_for_a_reset_or_a_call_gives_the_right_result(make: Make, 
     assert envs.call_wait(timeout=20.0) == ("answered",)
 
 
-def test_single_envs_that_are_late_are_told_and_come_later(make: Make, gate: Gate) -> None:
+def test_a_single_env_that_is_late_is_told_and_may_be_restarted(make: Make, gate: Gate) -> None:
     envs = make([partial(GatedEnv, gate.path), CountingEnv])
     reset(envs)
     envs.send(TWO)
     with pytest.raises(StepTimeout, match=r"^Env 0 did not answer within .* during step\."):
         envs.recv(min_envs=2)
     assert envs.recv()[0].tolist() == [1]
-    gate.let_through()
-    order, observations, *_ = envs.recv(timeout=20.0)
-    assert (order.tolist(), observations.tolist()) == ([0], [[0, 1]])
+    envs.restart(0)
+    order, _, rewards, _, truncated, infos = envs.recv()
+    assert (order.tolist(), rewards.tolist(), truncated.tolist()) == ([0], [0.0], [True])
+    assert infos["worker_restarted"].tolist() == [True]
 
 
 def test_a_late_reply_never_answers_a_later_question(make: Make, gate: Gate) -> None:
@@ -174,28 +170,6 @@ def test_a_restart_amid_a_step_marks_its_rows(make: Make, tmp_path: Path, fault:
         witness.step()
 
 
-def test_a_restart_amid_a_reset_ends_it_with_marked_rows(make: Make, tmp_path: Path) -> None:
-    envs = make([sound(Moment.RESET), faulty(Fault.SLEEP, Moment.RESET, tmp_path / "broken")])
-    with pytest.raises(StepTimeout):
-        reset(envs)
-    envs.restart(1)
-    observations, infos = envs.reset_wait()
-    assert infos["worker_restarted"].tolist() == [False, True]
-    reference = ScriptedEnv(**LONG)
-    assert_same_batch(observations, np.stack([reference.reset(seed=seed)[0] for seed in (0, 1)]))
-
-
-def test_a_restart_amid_steps_of_single_envs(make: Make, gate: Gate) -> None:
-    envs = make([partial(GatedEnv, gate.path), CountingEnv])
-    reset(envs)
-    envs.send(TWO)
-    assert envs.recv()[0].tolist() == [1]
-    envs.restart(0)
-    order, _, rewards, _, truncated, infos = envs.recv()
-    assert (order.tolist(), rewards.tolist(), truncated.tolist()) == ([0], [0.0], [True])
-    assert infos["worker_restarted"].tolist() == [True]
-
-
 @pytest.mark.parametrize(("other", "kind"), [(Fault.EXCEPTION, EnvError), (Fault.SIGKILL, WorkerDied)], ids=name)
 def test_the_error_names_only_what_is_broken_now(make: Make, gate: Gate, other: Fault, kind: type[Exception]) -> None:
     envs = make([partial(StuckEnv, "fall_asleep"), partial(ThenFaultyEnv, gate.path, other)])
@@ -220,6 +194,69 @@ class ThenFaultyEnv(FaultyEnv):
         return super().step(action)
 
 
+DEADLINES = ("step_timeout", "reset_timeout", "start_timeout")
+SETTINGS: list[tuple[str, Any, type[Exception], str]] = [
+    *((name, value, ValueError, "") for name in DEADLINES for value in (-0.5, 0, math.nan, "1", True)),
+    *(("max_restarts", value, ValueError, "") for value in (0, -1)),
+    *(("max_restarts", value, TypeError, "") for value in (1.5, True)),
+    *(("restart_window", value, ValueError, "") for value in (-1, math.nan, None, "1", True)),
+    *(
+        ("on_failure", value, ValueError, r"is unknown\. Choose one of 'raise', 'restart'\.")
+        for value in ("Restart", "", "ignore", None, True, 3)
+    ),
+]
+
+
+@pytest.mark.parametrize(("setting", "value", "kind", "text"), SETTINGS)
+def test_bad_settings_leave_nothing(make: Make, setting: str, value: Any, kind: type[Exception], text: str) -> None:
+    children = Path(f"/proc/{supervisor_pid()}/task/{supervisor_pid()}/children")
+    workers = children.read_text()
+    with pytest.raises(kind, match=rf"^{setting}={value!r} {text}") as caught:
+        make([ScriptedEnv], **{setting: value})
+    assert caught.value.__traceback__ is not None  # while the error is held, and with it all that its frames hold
+    assert children.read_text() == workers
+
+
+BEGINNING: dict[str, Callable[[ParallelEnvManager], Any]] = {
+    "reset": lambda envs: None,
+    "step": reset,
+    "reset_wait": lambda envs: envs.reset_async(),
+    "step_wait": lambda envs: (reset(envs), envs.step_async(ONE)),
+    "call_wait": lambda envs: envs.call_async("echo"),
+    "recv": lambda envs: (reset(envs), envs.send(ONE)),
+    "close": lambda envs: None,
+}
+"""What leads up to a call that takes a deadline."""
+
+
+def ask_with_timeout(envs: ParallelEnvManager, asked: str, timeout: Any) -> Any:
+    BEGINNING[asked](envs)
+    return getattr(envs, asked)(*([ONE] if asked == "step" else []), timeout=timeout)
+
+
+@pytest.mark.parametrize("asked", BEGINNING)
+def test_a_deadline_of_a_call_that_makes_no_sense_is_refused(make: Make, asked: str) -> None:
+    for value in (-1, "1"):
+        envs = make([ScriptedEnv], context="fork")
+        with pytest.raises(ValueError, match=rf"^timeout={value!r} "):
+            ask_with_timeout(envs, asked, value)
+        assert not envs.closed
+        if asked in ("reset", "step", "close"):  # a refused call has not begun
+            envs.reset(seed=0)
+        envs.close()
+
+
+def test_unknown_envs_are_not_restarted_nor_those_of_a_closed_manager(make: Make) -> None:
+    envs = make([CountingEnv] * 2, context="fork")
+    for env_ids in (2, -3, [0.0], [True], [0, 0], []):
+        with pytest.raises(ValueError, match="env_ids"):
+            envs.restart(env_ids)  # type: ignore[arg-type]  # that it is refused is the fact
+    assert [row["restarts"] for row in envs.stats()] == [0, 0]
+    envs.close()
+    with pytest.raises(ClosedError, match=r"`restart`.*after a call to `close\(\)`"):
+        envs.restart()
+
+
 @pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 @pytest.mark.parametrize("timeout", [3e6, 1e10, math.inf])
@@ -229,13 +266,3 @@ def test_a_deadline_may_be_farther_away_than_the_system_counts(make: Make, backe
         envs = make([ScriptedEnv], backend=backend, context="fork", **settings)
         ask_with_timeout(envs, asked, timeout)
         envs.close()
-
-
-def test_no_time_at_all_is_a_look_whether_it_is_done(make: Make, gate: Gate) -> None:
-    envs = make([partial(GatedEnv, gate.path)])
-    reset(envs)
-    envs.step_async(ONE)
-    with pytest.raises(StepTimeout):
-        envs.step_wait(timeout=0)
-    gate.let_through()
-    assert envs.step_wait(timeout=20.0)[1].tolist() == [1.0]

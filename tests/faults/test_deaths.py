@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+import traceback
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,50 +19,24 @@ from gymnasium.error import AlreadyPendingCallError
 
 from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
-from parallel_envs.testing import Fault, Moment, ScriptedEnv
+from parallel_envs.testing import Fault, Moment, ScriptedEnv, assert_same_batch
 from tests.engine.asking import WAIT_SECONDS, ends_within
+from tests.faults import matrix
 from tests.faults.broken_envs import lives
-from tests.faults.matrix import (
-    ALL,
-    APPROACHES,
-    ASKING,
-    CLOSE_SECONDS,
-    EXIT_CODES,
-    HANGING,
-    HARMLESS,
-    HUGE,
-    RAISED,
-    SHORT,
-    SLACK,
-    Make,
-    actions,
-    await_idle_fault,
-    covering,
-    error_of,
-    faulty,
-    name,
-    reset,
-    sound,
-    step,
-    text_of,
-    within,
-)
+from tests.faults.matrix import SHORT, SLACK, Make, covering, faulty, name, reset, sound, step, within
 from tests.gates import Gate, wait_at
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
 
 # All of it under "fork" and "forkserver". A worker that is spawned takes a second to start: every third case there,
 # which are all faults and all moments. (One that is to hang while it is made has not begun when the deadline is over.)
-CASES = [(method, *case) for method in ("fork", "forkserver") for case in ALL]
-CASES += [("spawn", *case) for case in ALL[::3] if case[1] is not Moment.CONSTRUCTOR or case[0] not in HANGING]
-CONSTRUCTING = [case for case in CASES if case[2] is Moment.CONSTRUCTOR]
-CLOSING = [case for case in CASES if case[2] is Moment.CLOSE]
-BREAKING = [case for case in CASES if case[2] in ASKING and case[1:] not in HARMLESS]
-RAISING = [
-    (backend, *case)
-    for backend in ("serial", "thread")
-    for case in ALL
-    if case[0] in RAISED and (case[1] in ASKING or case[1] is Moment.CONSTRUCTOR)
+CASES = [(method, *case) for method in ("fork", "forkserver") for case in matrix.ALL]
+CASES += [
+    ("spawn", *case) for case in matrix.ALL[::3] if case[1] is not Moment.CONSTRUCTOR or case[0] not in matrix.HANGING
 ]
+CASES += [(backend, *case) for backend in ("serial", "thread") for case in matrix.ALL if case[0] in matrix.RAISED]
+CONSTRUCTING = [case for case in CASES if case[2] is Moment.CONSTRUCTOR]
+CLOSING = [case for case in CASES if case[2] is Moment.CLOSE and case[1] not in matrix.RAISED]
+BREAKING = [case for case in CASES if case[2] in matrix.ASKING and case[1:] not in matrix.HARMLESS]
 STOP_SECONDS = 2.0
 """What a manager that cannot be made gives its workers to end."""
 
@@ -71,32 +45,38 @@ PATIENT: dict[str, Any] = {"step_timeout": 60.0, "reset_timeout": 60.0}
 """Deadlines that no test here should reach: waiting for the closed gate until one passes is the defect."""
 
 
+def where(kind: str) -> dict[str, Any]:
+    """Settings for workers of a kind: of a backend, or processes of a start method."""
+    return {"backend": kind} if kind in ("serial", "thread") else {"context": kind}
+
+
 def neighbours(fault: Fault, moment: Moment, folder: Path) -> list[Any]:
     """A sound env, and one that breaks."""
     return [sound(moment), faulty(fault, moment, folder / "broken")]
 
 
-@pytest.mark.parametrize(("context", "fault", "moment"), covering(CONSTRUCTING), ids=name)
-def test_a_fault_in_a_constructor_is_told(
-    make: Make, tmp_path: Path, context: str, fault: Fault, moment: Moment
-) -> None:
+@pytest.mark.parametrize(("kind", "fault", "moment"), covering(CONSTRUCTING), ids=name)
+def test_a_fault_in_a_constructor_is_told(make: Make, tmp_path: Path, kind: str, fault: Fault, moment: Moment) -> None:
     envs = neighbours(fault, moment, tmp_path)
-    if (fault, moment) in HARMLESS:
-        assert len(make(envs, context=context).metadata) > 0
+    if (fault, moment) in matrix.HARMLESS:
+        assert len(make(envs, **where(kind)).metadata) > 0
         return
-    limit = SHORT if fault in HANGING else 20.0
-    with within(limit + STOP_SECONDS + SLACK), pytest.raises(error_of(fault), match=text_of(fault, moment)):
-        make(envs, context=context, start_timeout=limit)
+    limit = SHORT if fault in matrix.HANGING else 20.0
+    with (
+        within(limit + STOP_SECONDS + SLACK),
+        pytest.raises(matrix.error_of(fault), match=matrix.text_of(fault, moment)),
+    ):
+        make(envs, **where(kind), start_timeout=limit)
 
 
-@pytest.mark.parametrize(("context", "fault", "moment"), covering(BREAKING), ids=name)
-def test_a_fault_is_told_in_time(make: Make, tmp_path: Path, context: str, fault: Fault, moment: Moment) -> None:
-    envs = make(neighbours(fault, moment, tmp_path), context=context)
+@pytest.mark.parametrize(("kind", "fault", "moment"), covering(BREAKING), ids=name)
+def test_a_fault_is_told_in_time(make: Make, tmp_path: Path, kind: str, fault: Fault, moment: Moment) -> None:
+    envs = make(neighbours(fault, moment, tmp_path), **where(kind))
     pid = envs.stats()[1]["pid"]
     error = told_of(envs, fault, moment)
     match error:
         case WorkerDied():
-            assert (error.worker, error.pid, error.exitcode) == (1, pid, EXIT_CODES[fault])
+            assert (error.worker, error.pid, error.exitcode) == (1, pid, matrix.EXIT_CODES[fault])
             assert f"pid {pid}" in str(error)
         case StepTimeout():
             assert 1 in error.env_ids
@@ -104,25 +84,23 @@ def test_a_fault_is_told_in_time(make: Make, tmp_path: Path, context: str, fault
             stopped = f"process {pid} does not respond (T (stopped))"
             assert (stopped if fault is Fault.SIGSTOP else "_inflict") in str(error)
         case EnvError():
-            assert error.env_ids == (1,)
-            assert error.type_name == RAISED[fault]
-            assert "_inflict" in str(error.__cause__)
+            assert (error.env_ids, error.type_name) == ((1,), matrix.RAISED[fault])
+            assert "_inflict" in "".join(traceback.format_exception(error.__cause__))
     if not isinstance(error, EnvError):  # after an error the manager goes on at once, otherwise after a restart
         envs.restart(1)
     if isinstance(error, StepTimeout):
         end_what_is_pending(envs, moment)
-    observations, _ = envs.reset(seed=0)
-    assert observations.shape == (2, 3)
-    assert envs.step(actions(envs))[4] == {}
+    assert envs.reset(seed=0)[0].shape == (2, 3)
+    assert step(envs)[4] == {}
 
 
 def told_of(envs: ParallelEnvManager, fault: Fault, moment: Moment) -> Any:
     """Go to the moment. The error, which comes in time and names the env, the fault and the moment."""
-    APPROACHES[moment](envs)
+    matrix.APPROACHES[moment](envs)
     if moment is Moment.IDLE:
-        await_idle_fault(envs, fault)
-    with within(SHORT + SLACK), pytest.raises(error_of(fault), match=text_of(fault, moment)) as caught:
-        ASKING[moment](envs)
+        matrix.await_idle_fault(envs, fault)
+    with within(SHORT + SLACK), matrix.telling(fault, moment) as caught:
+        matrix.ASKING[moment](envs)
     return caught.value
 
 
@@ -134,48 +112,36 @@ def end_what_is_pending(envs: ParallelEnvManager, moment: Moment) -> None:
         with pytest.raises(WorkerDied, match="call of 'poke'"):
             envs.call_wait()
         return
-    infos = envs.reset_wait()[1] if moment is Moment.RESET else envs.step_wait()[4]
+    observations, *_, infos = envs.reset_wait() if moment is Moment.RESET else envs.step_wait()
+    if moment is Moment.RESET:
+        assert_same_batch(observations, np.stack([sound(moment)().reset(seed=seed)[0] for seed in (0, 1)]))
     assert infos["worker_restarted"].tolist() == [False, True]
 
 
-@pytest.mark.parametrize(("context", "fault", "moment"), covering(CLOSING), ids=name)
+@pytest.mark.parametrize(("kind", "fault", "moment"), covering(CLOSING), ids=name)
 @pytest.mark.slow(sample=True)
-def test_close_ends_in_time_in_any_case(make: Make, tmp_path: Path, context: str, fault: Fault, moment: Moment) -> None:
-    envs = make(neighbours(fault, moment, tmp_path), context=context)
+def test_close_ends_in_time_in_any_case(make: Make, tmp_path: Path, kind: str, fault: Fault, moment: Moment) -> None:
+    envs = make(neighbours(fault, moment, tmp_path), **where(kind))
     reset(envs)
-    with within(CLOSE_SECONDS + SLACK):
-        envs.close(timeout=CLOSE_SECONDS)
+    with within(matrix.CLOSE_SECONDS + SLACK):
+        envs.close(timeout=matrix.CLOSE_SECONDS)
     assert envs.closed
 
 
 @pytest.mark.slow(sample=True)
-@pytest.mark.parametrize(("backend", "fault", "moment"), RAISING, ids=name)
-def test_every_backend_tells_an_error(make: Make, tmp_path: Path, backend: str, fault: Fault, moment: Moment) -> None:
-    if moment is Moment.CONSTRUCTOR:
-        with pytest.raises(EnvError, match=text_of(fault, moment)):
-            make(neighbours(fault, moment, tmp_path), backend=backend)
-        return
-    envs = make(neighbours(fault, moment, tmp_path), backend=backend)
-    assert told_of(envs, fault, moment).env_ids == (1,)
-    reset(envs)
-    assert step(envs)[4] == {}
-
-
-@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("backend", ["process", "serial", "thread"])
-@pytest.mark.parametrize("moment", [moment for fault, moment in ALL if fault is Fault.HUGE_REPLY], ids=name)
+@pytest.mark.parametrize("moment", [moment for fault, moment in matrix.ALL if fault is Fault.HUGE_REPLY], ids=name)
 def test_a_huge_reply_comes_whole(make: Make, tmp_path: Path, backend: str, moment: Moment) -> None:
     envs = make(neighbours(Fault.HUGE_REPLY, moment, tmp_path), **PATIENT, backend=backend)
     if moment is Moment.CONSTRUCTOR:
-        assert len(envs.get_attr("metadata", env_ids=1)[0]["huge"]) == HUGE
+        assert len(envs.get_attr("metadata", env_ids=1)[0]["huge"]) == matrix.HUGE
         return
-    APPROACHES[moment](envs)
+    matrix.APPROACHES[moment](envs)
     if moment is Moment.CALL:
-        assert len(envs.call("poke", env_ids=1)[0]) == HUGE
+        assert len(envs.call("poke", env_ids=1)[0]) == matrix.HUGE
         return
-    infos = ASKING[moment](envs)[-1]
-    assert infos["huge"][0] is None
-    assert len(infos["huge"][1]) == HUGE
+    nothing, huge = matrix.ASKING[moment](envs)[-1]["huge"]
+    assert (nothing, len(huge)) == (None, matrix.HUGE)
 
 
 def test_an_env_whose_own_thread_loops_stops_no_step(make: Make, tmp_path: Path) -> None:
@@ -187,8 +153,8 @@ def test_an_env_whose_own_thread_loops_stops_no_step(make: Make, tmp_path: Path)
 
 @pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
-@pytest.mark.parametrize("fault", RAISED, ids=name)
-def test_error_in_close_is_logged(
+@pytest.mark.parametrize("fault", matrix.RAISED, ids=name)
+def test_an_error_in_close_keeps_no_other_env_open(
     make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, backend: str, fault: Fault
 ) -> None:
     note = tmp_path / "closed"
@@ -228,29 +194,29 @@ def test_when_all_workers_die_one_of_them_is_named(make: Make, tmp_path: Path) -
 def test_a_dead_worker_names_all_its_envs_and_its_last_output(make: Make, tmp_path: Path) -> None:
     envs = make([*neighbours(Fault.SIGSEGV, Moment.STEP, tmp_path), *[sound(Moment.STEP)] * 4], num_workers=2)
     reset(envs)
-    with pytest.raises(
-        WorkerDied, match=r"(?s)^Worker 0 \(envs 0-2, pid .*Its last output:.*Segmentation fault.*_inflict"
-    ):
+    told = r"(?s)^Worker 0 \(envs 0-2, pid .*Its last output:.*Segmentation fault.*_inflict"
+    with pytest.raises(WorkerDied, match=told):
         step(envs)
 
 
-@pytest.mark.parametrize("asked", ["reset", "step", "send", "call", "get_attr", "set_attr", "render"])
+IDLE_ASKS: dict[str, Any] = {
+    "send": lambda envs: (envs.send(matrix.actions(envs)), envs.recv(2)),
+    "call": lambda envs: envs.call("echo"),
+    "get_attr": lambda envs: envs.get_attr("elapsed"),
+    "set_attr": lambda envs: envs.set_attr("label", 1),
+    "render": lambda envs: envs.render(),
+}
+"""Beside steps and resets, which are in the matrix."""
+
+
+@pytest.mark.parametrize("asked", IDLE_ASKS)
 def test_a_death_while_idle_is_told_by_whatever_is_asked_next(make: Make, tmp_path: Path, asked: str) -> None:
     envs = make(neighbours(Fault.OS_EXIT, Moment.IDLE, tmp_path), context="fork")
     reset(envs)
     step(envs)
-    await_idle_fault(envs, Fault.OS_EXIT)
-    asks: dict[str, Any] = {
-        "reset": lambda: reset(envs),
-        "step": lambda: step(envs),
-        "send": lambda: (envs.send(actions(envs)), envs.recv(2)),
-        "call": lambda: envs.call("echo"),
-        "get_attr": lambda: envs.get_attr("elapsed"),
-        "set_attr": lambda: envs.set_attr("label", 1),
-        "render": envs.render,
-    }
+    matrix.await_idle_fault(envs, Fault.OS_EXIT)
     with within(1.0 + SLACK), pytest.raises(WorkerDied, match="exit code 17"):
-        asks[asked]()
+        IDLE_ASKS[asked](envs)
 
 
 def test_a_death_in_a_call_advises_what_is_left_to_do(make: Make) -> None:
@@ -263,11 +229,11 @@ def test_a_death_in_a_call_advises_what_is_left_to_do(make: Make) -> None:
 
 
 class DyingEnv(CountingEnv):
-    """Ends its worker in its first life, at its first `moment`."""
+    """Ends its worker in its first life (without notes: in every life), at its first `moment`."""
 
-    def __init__(self, notes: Path, moment: str) -> None:
+    def __init__(self, notes: Path | None, moment: str) -> None:
         super().__init__(100)
-        self.moment = moment if lives(notes) == 1 else ""
+        self.moment = moment if notes is None or lives(notes) == 1 else ""
         self.die_at("init")
 
     def die_at(self, moment: str) -> None:
@@ -286,10 +252,18 @@ class DyingEnv(CountingEnv):
         os._exit(7)
 
 
-class SlowToMakeEnv(CountingEnv):
-    def __init__(self, gate: Path) -> None:
-        wait_at(gate)
-        super().__init__()
+class OpeningEnv(DyingEnv):
+    """Dies in its first step, and opens the gate in its second life."""
+
+    def __init__(self, notes: Path, gate: Path) -> None:
+        super().__init__(notes, "step")
+        if self.moment == "":
+            gate.write_bytes(b".")
+
+
+def slow_to_make(gate: Path) -> CountingEnv:
+    wait_at(gate)
+    return CountingEnv()
 
 
 def at_work_dying_idle(make: Make, gate: Gate, folder: Path, **settings: Any) -> ParallelEnvManager:
@@ -364,35 +338,35 @@ def test_another_request_gives_the_failed_step_up(make: Make, gate: Gate, tmp_pa
     assert infos["worker_restarted"].tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("then", ["dies", "hangs"])
-def test_what_becomes_of_a_sibling_after_a_death_is_told_too(make: Make, gate: Gate, tmp_path: Path, then: str) -> None:
+def test_a_sibling_that_dies_after_a_death_is_told_too(make: Make, gate: Gate, tmp_path: Path) -> None:
     envs = at_work_dying_idle(make, gate, tmp_path)
     step_until_death(envs)
-    if then == "dies":
-        os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
-        with pytest.raises(WorkerDied, match=r"^Worker 0 .*signal 9") as caught:
-            envs.step_wait()
-        assert caught.value.env_ids == (0,)
-        envs.restart([0, 1])
-    else:
-        for restarted in (1, 0):
-            with pytest.raises(StepTimeout, match=r"^Env 0 did not answer within 0\.1 seconds during step 1\."):
-                envs.step_wait(timeout=0.1)
-            envs.restart(restarted)
+    os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
+    with pytest.raises(WorkerDied, match=r"^Worker 0 .*signal 9") as caught:
+        envs.step_wait()
+    assert caught.value.env_ids == (0,)
+    envs.restart([0, 1])
     assert envs.step_wait()[4]["worker_restarted"].tolist() == [True, True, False]
 
 
-def test_a_reset_that_gives_up_a_hanging_step_times_out(make: Make, gate: Gate, tmp_path: Path) -> None:
-    envs = at_work_dying_idle(make, gate, tmp_path, step_timeout=1.0)
-    step_until_death(envs)
-    with pytest.raises(StepTimeout, match=r"^Env 0 did not answer within 1\.0 seconds during step 1\."):
-        envs.reset(seed=0)
-    envs.restart([0, 1])
+def test_a_sibling_that_hangs_after_a_death_is_told_too(make: Make, gate: Gate, tmp_path: Path) -> None:
+    """A wait for the step ends at its deadline, and so does a reset, which gives the step up."""
+    envs = at_work_dying_idle(make, gate, tmp_path, step_timeout=0.1)
+    for ask in (envs.step_wait, partial(envs.reset, seed=0)):
+        step_until_death(envs) if ask == envs.step_wait else None
+        with pytest.raises(StepTimeout, match=r"^Env 0 did not answer within 0\.1 seconds during step 1\."):
+            ask()
+        envs.restart(1)
+    envs.restart(0)
     assert envs.reset(seed=0)[0].tolist() == [[1, 0], [1, 0], [1, 0]]
 
 
-def test_a_death_in_a_reset_is_raised_while_others_are_at_work(make: Make, gate: Gate, tmp_path: Path) -> None:
-    envs = make([partial(SlowResetEnv, gate.path), partial(DyingEnv, tmp_path / "lives", "reset")], **PATIENT)
+def test_a_death_in_construction_or_a_reset_is_raised_while_others_are_at_work(
+    make: Make, gate: Gate, tmp_path: Path
+) -> None:
+    with pytest.raises(WorkerDied, match=r"^Worker 1 .*exit code 7 during its construction\."):
+        make([partial(slow_to_make, gate.path), partial(DyingEnv, tmp_path / "lives", "init")], start_timeout=60.0)
+    envs = make([partial(SlowResetEnv, gate.path), partial(DyingEnv, tmp_path / "of resets", "reset")], **PATIENT)
     with pytest.raises(WorkerDied, match=r"during reset\..*Still at work: env 0\."):
         envs.reset(seed=0)
     gate.let_through()
@@ -404,10 +378,11 @@ def test_a_death_in_a_reset_is_raised_while_others_are_at_work(make: Make, gate:
 
 def test_a_death_in_a_call_is_raised_while_others_are_at_work(make: Make, gate: Gate, tmp_path: Path) -> None:
     envs = at_work_dying_idle(make, gate, tmp_path)
-    with pytest.raises(WorkerDied, match=r"during call of 'slow_call'\."):
+    told = pytest.raises(WorkerDied, match=r"during call of 'slow_call'\.")
+    with told:
         envs.call("slow_call", env_ids=[0, 1])
     gate.let_through()
-    with pytest.raises(WorkerDied, match=r"during call of 'slow_call'\."):
+    with told:
         envs.call_wait()
     envs.restart(1)
     assert envs.get_attr("elapsed") == (0, 0, 0)
@@ -426,54 +401,34 @@ def test_a_death_beside_envs_on_their_way_is_raised_at_once(make: Make, gate: Ga
     assert envs.step(THREE)[0].tolist() == [[0, 2], [0, 0], [0, 2]]
 
 
-def test_a_death_in_construction_is_raised_while_others_are_being_made(make: Make, gate: Gate, tmp_path: Path) -> None:
-    fns = [partial(SlowToMakeEnv, gate.path), partial(DyingEnv, tmp_path / "lives", "init")]
-    with pytest.raises(WorkerDied, match=r"^Worker 1 .*exit code 7 during its construction\."):
-        make(fns, start_timeout=60.0)
-
-
 @pytest.mark.parametrize(("own_pace", "copy"), [(False, True), (True, False)], ids=["step", "send"])
 def test_a_restart_waits_for_nobody_at_work(make: Make, gate: Gate, tmp_path: Path, own_pace: bool, copy: bool) -> None:
     """The gate opens only when the dying env has begun its second life."""
-    notes = tmp_path / "lives"
-    fns: list[Callable[[], Any]] = [
-        partial(GatedEnv, gate.path),
-        partial(OpeningEnv, notes, gate.path),
-        partial(CountingEnv, 100),
-    ]
+    opening = partial(OpeningEnv, tmp_path / "lives", gate.path)
+    fns: list[Any] = [partial(GatedEnv, gate.path), opening, partial(CountingEnv, 100)]
     envs = make(fns, **PATIENT, on_failure="restart", copy=copy)
     envs.reset(seed=0)
+    order = np.arange(3)
     if own_pace:
         envs.send(THREE)
         order, observations, *_, infos = envs.recv(min_envs=3)
     else:
         observations, *_, infos = envs.step(THREE)
-        order = np.arange(3)
     marks = infos["worker_restarted"].tolist()
     rows = dict(zip(order.tolist(), zip(observations.tolist(), marks, strict=True), strict=True))
     assert rows == {0: ([0, 1], False), 1: ([0, 0], True), 2: ([0, 1], False)}
 
 
-class OpeningEnv(DyingEnv):
-    """Dies in its first step, and opens the gate in its second life."""
-
-    def __init__(self, notes: Path, gate: Path) -> None:
-        super().__init__(notes, "step")
-        if self.moment == "":
-            gate.write_bytes(b".")
-
-
 def test_a_hanging_sibling_meets_its_deadline_after_the_restart(make: Make, gate: Gate, tmp_path: Path) -> None:
-    envs = at_work_dying_idle(make, gate, tmp_path, on_failure="restart", step_timeout=1.0)
-    marks = envs.step(THREE)[4]["worker_restarted"]
-    assert marks.tolist() == [True, True, False]
+    envs = at_work_dying_idle(make, gate, tmp_path, on_failure="restart", step_timeout=0.3)
+    assert envs.step(THREE)[4]["worker_restarted"].tolist() == [True, True, False]
     gate.let_through()
-    envs.step(THREE)
+    envs.step(THREE, timeout=60.0)
 
 
 def test_a_budget_that_is_spent_is_told_at_once(make: Make, gate: Gate) -> None:
-    waits = partial(GatedEnv, gate.path, waits_at=(3,))
-    envs = make([waits, AlwaysDying], on_failure="restart", max_restarts=1, **PATIENT)
+    fns: list[Any] = [partial(GatedEnv, gate.path, waits_at=(3,)), partial(DyingEnv, None, "step")]
+    envs = make(fns, on_failure="restart", max_restarts=1, **PATIENT)
     envs.reset(seed=0)
     for _ in range(2):  # the loss, and the reset row
         envs.step(THREE[:2])
@@ -481,8 +436,3 @@ def test_a_budget_that_is_spent_is_told_at_once(make: Make, gate: Gate) -> None:
         envs.step(THREE[:2])
     gate.let_through()
     assert envs.call("add", 1, env_ids=0)[0] >= 2
-
-
-class AlwaysDying(CountingEnv):
-    def step(self, action: Any) -> Any:
-        os._exit(7)

@@ -113,27 +113,7 @@ def test_an_env_that_cannot_be_closed_is_named_once_and_shortly(tmp_path: Path) 
     assert "engine/" not in told  # the way there is the package's own
 
 
-BREAKING = """
-from functools import partial
-from pathlib import Path
-from parallel_envs import ParallelEnvManager
-from parallel_envs.testing import FaultyEnv
-
-broken = partial(FaultyEnv, "os_exit", "step", once=Path("broken"), episode_lengths=[100])
-envs = ParallelEnvManager([broken] * 2, on_failure="restart", context=sys.argv[1])
-envs.reset(seed=0)
-for _ in range(3):
-    envs.step([0, 0])
-envs.close()
-"""
-
-
-def test_a_log_that_is_asked_for_is_written(tmp_path: Path) -> None:
-    script = "import logging\nlogging.basicConfig(level=logging.INFO, format='%(levelname)s %(name)s')\n" + BREAKING
-    told = run_script(tmp_path, script, "forkserver").stderr
-    assert "WARNING parallel_envs.vector.recovery" in told
-    assert "INFO parallel_envs.engine.process" in told
-
+METHODS = pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 
 DEBUGGED = """
 from parallel_envs import EnvError, ParallelEnvManager
@@ -155,6 +135,7 @@ for action in (0, 1):
 """
 
 
+@METHODS
 def test_a_debugger_in_a_worker_is_an_error_that_names_the_serial_backend(method: str, tmp_path: Path) -> None:
     lines = run_script(tmp_path, DEBUGGED, method).stdout.splitlines()
     words = "Env 0 raised bdb.BdbQuit during step 1: breakpoint() or pdb was called in a worker process"
@@ -162,7 +143,9 @@ def test_a_debugger_in_a_worker_is_an_error_that_names_the_serial_backend(method
 
 
 TIDY = """
-import warnings
+import logging, warnings
+if len(sys.argv) > 2:
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s")
 warnings.simplefilter("always", ResourceWarning)
 from parallel_envs import ParallelEnvManager
 from parallel_envs.testing import ScriptedEnv
@@ -178,9 +161,16 @@ first.close()
 """
 
 
-def test_no_worker_warns_of_what_it_leaves_open(method: str, tmp_path: Path) -> None:
+@METHODS
+def test_nothing_is_written_and_no_worker_warns_of_what_it_leaves_open(method: str, tmp_path: Path) -> None:
     done = run_script(tmp_path, TIDY, method)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_log_that_is_asked_for_is_written(tmp_path: Path) -> None:
+    told = run_script(tmp_path, TIDY, "forkserver", "log").stderr
+    assert "WARNING parallel_envs.vector.recovery" in told
+    assert "INFO parallel_envs.engine.process" in told
 
 
 CROWDED = """
@@ -205,6 +195,7 @@ with ParallelEnvManager([ScriptedEnv] * 8, context=sys.argv[1]) as envs:
 """
 
 
+@METHODS
 def test_no_room_for_open_files_is_an_error_that_says_what_to_do(method: str, tmp_path: Path) -> None:
     done = run_script(tmp_path, CROWDED, method)
     assert (done.stdout.splitlines(), done.stderr) == (["told"] * 9, "")
@@ -228,52 +219,34 @@ def test_only_start_and_stop_are_logged(make: Make, caplog: pytest.LogCaptureFix
         step(envs)
     envs.reset()
     assert len(caplog.records) == before
+    envs.restart(0)
+    assert "Worker 0 (env 0) is restarted on request." in caplog.text
     envs.close()
     told = "\n".join(logged(caplog, logging.INFO))
     assert "started" in told
     assert "2 workers stopped" in told
-    if backend == "process":
-        assert all(f"env worker {worker} started: pid {pid}" in told for worker, pid in enumerate(pids))
+    assert backend != "process" or all(f"env worker {env} started: pid {pid}" in told for env, pid in enumerate(pids))
     assert logged(caplog, logging.WARNING) == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_logged_restart_says_why(make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault) -> None:
+@pytest.mark.parametrize("on_failure", ["restart", "raise"])
+def test_a_restart_says_why_and_what_is_raised_is_no_warning(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault, on_failure: str
+) -> None:
     caplog.set_level(logging.DEBUG)
-    envs = make([faulty(fault, Moment.STEP, tmp_path / "broken")], on_failure="restart")
+    envs = make([faulty(fault, Moment.STEP, tmp_path / "broken")], on_failure=on_failure)
     reset(envs)
-    step(envs)
-    (told,) = logged(caplog, logging.WARNING)
-    assert "step 1" in told
-    assert "Restarting env 0; all others go on as they were." in told
+    if on_failure == "restart":
+        step(envs)
+        (told,) = logged(caplog, logging.WARNING)
+        assert "step 1" in told
+        assert "Restarting env 0; all others go on as they were." in told
+    else:
+        with pytest.raises(error_of(fault)):
+            step(envs)
+        assert logged(caplog, logging.WARNING) == []
+        assert fault is not Fault.OS_EXIT or any("exit code 17" in line for line in logged(caplog, logging.INFO))
     envs.close()
     assert {record.name.partition(".")[0] for record in caplog.records} == {"parallel_envs"}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_raised_is_no_warning(
-    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault
-) -> None:
-    caplog.set_level(logging.INFO, "parallel_envs")
-    envs = make([faulty(fault, Moment.STEP, tmp_path / "broken")])
-    reset(envs)
-    with pytest.raises(error_of(fault)):
-        step(envs)
-    assert logged(caplog, logging.WARNING) == []
-    if fault is Fault.OS_EXIT:
-        assert any("exit code 17" in line for line in logged(caplog, logging.INFO))
-
-
-def test_a_restart_by_hand_is_told_as_asked_for(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    envs = make([ScriptedEnv])
-    with caplog.at_level(logging.INFO, "parallel_envs"):
-        envs.restart(0)
-    assert "Worker 0 (env 0) is restarted on request." in caplog.text
-
-
-def test_a_record_holds_no_env(make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    envs = make([faulty(Fault.EXCEPTION, Moment.STEP, tmp_path / "broken")], on_failure="restart", backend="serial")
-    reset(envs)
-    step(envs)
-    envs.close()
-    assert {type(part) for record in caplog.records for part in (record.args or ())} <= {int, str}
+    assert {type(part) for record in caplog.records for part in (record.args or ())} <= {int, float, str}  # no env

@@ -1,24 +1,39 @@
-"""A supervisor that does not answer, and modules that take long to import: deadlines hold, and other managers go on."""
+"""Workers that start slowly or not at all.
+
+A supervisor does not answer, a module takes long to import: deadlines hold, and other managers go on. No process can be
+started: `backend="auto"` says why and does without; anything else is an error.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from parallel_envs.engine import HOST, PoolSettings, open_pool, start_supervisor, supervisor_client, supervisor_pid
+from parallel_envs.engine import (
+    HOST,
+    PoolSettings,
+    open_pool,
+    process,
+    start_supervisor,
+    supervisor_client,
+    supervisor_pid,
+)
 from parallel_envs.errors import WorkerDied, WorkerStartError
 from parallel_envs.testing import ScriptedEnv
 from tests.engine.asking import WAIT_SECONDS, ends_within, reply_to, value_of
 from tests.engine.scripts import run_script, running_script
 from tests.faults.broken_envs import LONG
+from tests.faults.courses import Witness
 from tests.faults.matrix import Make, reset, step, within
 from tests.faults.processes import stops_within
 from tests.gates import Gate
@@ -45,52 +60,41 @@ def stopped_supervisor() -> Iterator[int]:
 
 @pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("context", ["forkserver", "fork", "spawn"])
-def test_close_keeps_its_time_though_the_supervisor_is_stopped(make: Make, context: str) -> None:
-    envs = make([SmallEnv] * 4, context=context)
-    reset(envs)
-    pids = [row["pid"] for row in envs.stats()]
-    with stopped_supervisor(), within(1.0 + IN_TIME):
-        envs.close(timeout=1.0)
-    assert all(ends_within(pid, WAIT_SECONDS) for pid in pids)
-
-
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("context", ["forkserver", "fork", "spawn"])
-def test_a_start_keeps_its_deadline_though_the_supervisor_is_stopped(make: Make, context: str) -> None:
-    other = make([SmallEnv])
+def test_a_start_and_a_close_keep_their_time_though_the_supervisor_is_stopped(make: Make, context: str) -> None:
+    other, envs = make([SmallEnv]), make([SmallEnv] * 4, context=context)
     reset(other)
+    pids = [row["pid"] for row in envs.stats()]
     with stopped_supervisor() as supervisor:
+        with within(1.0 + IN_TIME):
+            envs.close(timeout=1.0)
         with (
             within(IN_TIME),
             pytest.raises(WorkerStartError, match=r"process that starts workers .* within 0\.\d+ sec"),
         ):
             make([SmallEnv] * 2, context=context, start_timeout=DEADLINE)
         step(other)  # its workers do not need the supervisor
+    assert all(ends_within(pid, WAIT_SECONDS) for pid in pids)
     make([SmallEnv], context=context).close()
     assert supervisor_pid() == supervisor
-    step(other)
 
 
-@pytest.mark.parametrize("context", ["forkserver", "fork"])
-def test_a_death_is_told_in_the_time_of_the_step_though_the_supervisor_is_stopped(make: Make, context: str) -> None:
-    envs = make([SmallEnv] * 3, context=context, step_timeout=DEADLINE)
+@pytest.mark.parametrize(
+    ("context", "on_failure"), [("forkserver", "raise"), ("fork", "raise"), ("forkserver", "restart")]
+)
+def test_a_death_is_told_or_mended_in_the_time_of_the_step_though_the_supervisor_is_stopped(
+    make: Make, context: str, on_failure: str
+) -> None:
+    told: Any = (WorkerDied, r"^Worker 0 \(env 0, pid \d+\)") if on_failure == "raise" else (WorkerStartError, r"\w")
+    envs = make([SmallEnv] * 3, context=context, on_failure=on_failure, step_timeout=DEADLINE, start_timeout=None)
     reset(envs)
     with stopped_supervisor():
-        os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
-        os.kill(envs.stats()[2]["pid"], signal.SIGKILL)
-        with within(IN_TIME), pytest.raises(WorkerDied, match=r"^Worker 0 \(env 0, pid \d+\)"):
+        for env in (0, 2):
+            os.kill(envs.stats()[env]["pid"], signal.SIGKILL)
+        with within(IN_TIME), pytest.raises(told[0], match=told[1]):
             step(envs)
-
-
-def test_a_restart_keeps_the_time_of_the_step_though_the_supervisor_is_stopped(make: Make) -> None:
-    envs = make([SmallEnv] * 2, on_failure="restart", step_timeout=DEADLINE, start_timeout=None)
-    reset(envs)
-    with stopped_supervisor():
-        os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
-        with within(IN_TIME), pytest.raises(WorkerStartError):
-            step(envs)
-    envs.restart(0)
-    assert step(envs)[3].tolist() == [True, False]
+    envs.restart([0, 2])
+    if on_failure == "restart":
+        assert step(envs)[3].tolist() == [True, False, True]
 
 
 def test_a_supervisor_silent_for_long_is_replaced_and_its_workers_go_on(
@@ -197,13 +201,15 @@ def test_ctrl_c_ends_the_wait_for_an_import(tmp_path: Path) -> None:
 
 
 KILLED_FORK_SERVER = """
+from contextlib import suppress
 from pathlib import Path
 from parallel_envs.engine import FORK_SERVER_NAME
 
 pool, key = opened(2, dict)
 for folder in Path("/proc").glob("[0-9]*"):
-    if (folder / "comm").read_text().strip() == FORK_SERVER_NAME:
-        if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(supervisor_pid()):
+    with suppress(OSError):  # it may end just now
+        name, stat = (folder / "comm").read_text().strip(), (folder / "stat").read_text()
+        if name == FORK_SERVER_NAME and int(stat.rpartition(")")[2].split()[1]) == supervisor_pid():
             os.kill(int(folder.name), signal.SIGKILL)
             killed = folder
 while killed.exists():
@@ -219,3 +225,79 @@ pool.close()
 def test_a_fork_server_that_was_killed_is_replaced_and_its_workers_go_on(tmp_path: Path) -> None:
     done = run_script(tmp_path, KILLED_FORK_SERVER, "forkserver")
     assert (done.stdout, done.stderr) == ("True [0, 0]\n", "")
+
+
+def refuse(*_arguments: Any, **_settings: Any) -> Any:
+    raise OSError(38, "Function not implemented")
+
+
+@pytest.fixture
+def obstacle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reasons for which no process can be started."""
+    match request.param:
+        case "no supervisor":
+            monkeypatch.setattr(supervisor_client, "_current", None)
+            monkeypatch.setattr(subprocess, "Popen", refuse)
+        case "no fork":
+            monkeypatch.setattr(os, "fork", refuse)
+        case "no process descriptors":
+            monkeypatch.setattr(os, "pidfd_open", refuse)
+        case "an old system":
+            monkeypatch.delattr(os, "pidfd_open")
+
+
+OBSTACLES = [
+    ("no supervisor", "forkserver"),
+    ("no supervisor", "spawn"),
+    ("no fork", "fork"),
+    ("no process descriptors", "fork"),
+    ("an old system", "fork"),
+]
+
+
+@pytest.mark.usefixtures("obstacle")
+@pytest.mark.parametrize(("obstacle", "context"), OBSTACLES, indirect=["obstacle"])
+def test_auto_falls_back_to_threads_and_says_why(make: Make, request: pytest.FixtureRequest, context: str) -> None:
+    reason = "Linux 5.3 or later" if "old" in request.node.name else "Function not implemented"
+    with pytest.warns(RuntimeWarning, match=rf"(?s)2 workers .*'process'.*{reason}.*threads") as told:
+        envs = make([SmallEnv] * 2, backend="auto", context=context)
+    assert "parallel_envs" not in told[0].filename.replace("/tests/", "")  # it points at the user's line
+    assert envs.backend == "thread"
+    witness = Witness(envs, **LONG)
+    witness.reset()
+    witness.step()
+    with pytest.raises(WorkerStartError):  # processes that were asked for, and cannot be
+        make([ScriptedEnv] * 2, context=context)
+
+
+def test_without_threads_too_everything_is_done_by_the_caller(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third thread that is started cannot be; the two that could be have ended."""
+    begin, begun = threading.Thread.start, list[threading.Thread]()
+
+    def start(thread: threading.Thread) -> None:
+        if len(begun) == 2:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        begin(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        patch.setattr(process, "ProcessPool", refuse)
+        with pytest.warns(RuntimeWarning) as told:
+            envs = make([ScriptedEnv] * 3, backend="auto")
+    assert envs.backend == "serial"
+    assert [str(warning.message).partition(" could")[0] for warning in told] == [
+        "3 workers of backend 'process'",
+        "3 workers of backend 'thread'",
+    ]
+    for thread in begun:
+        thread.join(5.0)
+        assert not thread.is_alive()
+
+
+def test_an_env_that_cannot_be_made_is_no_reason_to_fall_back(make: Make) -> None:
+    def factory_that_fails() -> Any:
+        raise OSError("no such device")
+
+    with pytest.raises(OSError, match="no such device"):
+        make([factory_that_fails], backend="auto")
