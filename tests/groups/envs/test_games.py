@@ -50,7 +50,7 @@ def test_a_player_that_knows_the_names_wins_and_is_paid_more_in_the_mean() -> No
 
 
 def test_either_arm_may_stand_first_the_question_names_both_and_validation_has_its_own_names() -> None:
-    given = {"lo_arm_name": "Bond", "hi_arm_name": "Share", "action_space_start": 0}
+    given: dict[str, Any] = {"lo_arm_name": "Bond", "hi_arm_name": "Share", "action_space_start": 0}
     wanted = {mode: {name for pair in ARM_NAMES[split] for name in pair} for mode, split in MODES.items()}
     for env, names in (
         (BanditEnv(), wanted),
@@ -58,7 +58,7 @@ def test_either_arm_may_stand_first_the_question_names_both_and_validation_has_i
     ):
         orders = set()
         for mode in MODES:
-            found = set()
+            found = set[str]()
             for seed in range(100):
                 question = env.reset(seed, mode)
                 lookup = env.action_lookup or {}
