@@ -97,7 +97,7 @@ def test_those_that_break_are_told_and_the_others_go_on(odd: str, which: set[int
     [
         ("kill", "death", "its turn", "was killed by signal 9"),
         ("sent dies", "death", SENDING, "ended with exit code 5 during sending its answer (Walk)"),
-        ("sent hangs", "timeout", SENDING, "its states be smaller, or give it more: es_manager.step_timeout"),
+        ("sent hangs", "timeout", SENDING, "did not answer within 3.0 seconds during sending"),
         ("freed dies", "death", SENDING, "ended with exit code 5"),
         ("freed hangs", "timeout", SENDING, "did not answer within"),
     ],
@@ -107,7 +107,7 @@ def test_the_env_that_takes_its_worker_along_is_found(
 ) -> None:
     monkeypatch.setattr(transport, "_SENDING_SECONDS", SOON)
     expected, after = played(many(use_multiprocessing=False), "raise", {env})
-    told, then = played(many(max_workers=1, step_timeout=SOON), odd, {env})
+    told, then = played(many(max_workers=1, step_timeout=2.0), odd, {env})
     failure = told[env]["failure"]
     assert (failure.kind, failure.doing) == (kind, doing)
     assert text in str(failure)
