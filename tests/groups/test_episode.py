@@ -114,7 +114,8 @@ def of(group: int, tag: str = "A", told: Any = None, **figures: float) -> Episod
     return EpisodeMetrics(tag, group, figures) if told is None else EpisodeMetrics(tag, group, figures, told)
 
 
-NO, YES, FAILED, SILENT = {"success": 0.0}, {"success": 1.0}, {"failed": 1.0}, {"num_actions": 0.0}
+NO, YES = (dict[str, Any](success=value) for value in (0.0, 1.0))
+FAILED, SILENT = dict[str, Any](failed=1.0), dict[str, Any](num_actions=0.0)
 
 
 @pytest.mark.parametrize(

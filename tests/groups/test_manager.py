@@ -21,7 +21,6 @@ from parallel_envs.engine import Unpicklable
 from parallel_envs.errors import ClosedError, WorkerDied, WorkerStartError
 from parallel_envs.groups import BadSettings, BadTurn, EnvStateManager, register, worker_group
 from parallel_envs.groups.episode import Episode
-from parallel_envs.groups.worker_group import InFlightRequest
 from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import TAGS, Walk, WalkConfig, begun, configured, inputs, kill_all, of_block, play
 
@@ -78,12 +77,6 @@ def test_rewards_of_a_turn_are_added_up_and_the_allowance_cuts_off_and_truncates
         manager.step(inputs({0: ["a"] * 5 + ["please"], 1: ["please", "never heard"]}))
         ends = [(one.num_actions, one.terminated, one.truncated, one.success) for one in manager.statuses]
         assert ends == [(6, True, False, True), (1, True, False, True)]
-
-
-def test_pictures_are_told_beside_a_text_that_stands_for_them() -> None:
-    with begun({"Pictures": 1}, max_workers=1) as manager:
-        item = manager.get_rollout_states()[0]["history"][0]
-    assert (item["state"], [image.shape for image in item["images"]]) == ("<images><images>", [(2, 2, 3)] * 2)
 
 
 # ---- seeds ----------------------------------------------------------------------------------------------------------
@@ -357,26 +350,6 @@ def test_what_cannot_travel_is_named() -> None:
     told = r"\['Walk'\]\.factory"
     with EnvStateManager(of_block({"env_type": "locked"})) as manager, pytest.raises(Unpicklable, match=told):
         manager.reset()
-
-
-def test_an_interrupted_turn_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> None:
-    with begun({"Walk": 1}, max_workers=1) as manager:
-        manager.step(inputs({0: ["jump"], 1: ["left"]}))
-        before = manager.get_rollout_states()
-        with monkeypatch.context() as patch:
-            patch.setattr(worker_group.WorkerGroup, "_end", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                manager.step(inputs({0: ["jump"], 1: ["left"]}))
-        assert_same_batch(manager.get_rollout_states(), before)
-        entries = manager.step(inputs({0: ["left"], 1: ["left"]}))
-        assert [entry["history"][-1]["state"].count(" ") for entry in entries] == [2, 2]
-
-
-def interrupted(self: worker_group.WorkerGroup, asked: InFlightRequest, read: Any) -> Any:
-    """A Ctrl-C when the worker has done its part, and the caller has not heard of it."""
-    for ticket in asked.pending.values():
-        self.pool.wait(ticket)
-    raise KeyboardInterrupt
 
 
 def test_a_ctrl_c_waits_until_a_turn_has_been_noted(monkeypatch: pytest.MonkeyPatch) -> None:

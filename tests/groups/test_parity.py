@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from parallel_envs.choices import GroupMode
 from parallel_envs.errors import EnvError
-from parallel_envs.groups import BadSettings, DataFileError, EnvFailure, EnvStateManager, EnvStatus
+from parallel_envs.groups import DataFileError, EnvFailure, EnvStateManager, EnvStatus
 from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import configured, inputs
 
@@ -181,24 +181,3 @@ def test_a_broken_file_is_an_error_of_the_first_reset(tmp_path: Path, use_multip
     assert isinstance(error, EnvError)
     assert isinstance(error, ValueError)
     assert error.env_ids == (0,)
-
-
-@pytest.mark.parametrize(
-    ("env_type", "config", "words"),
-    [
-        ("sokoban", {"num_boxs": 1}, "`custom_envs.It.env_config.num_boxs` is unknown. Did you mean `num_boxes`"),
-        ("sokoban", {"max_steps": True}, "`max_steps: True`: Input should be a valid integer"),
-        ("sokoban", {"dim_room": [6, True]}, "`dim_room.1: True`: Input should be a valid integer"),
-        ("bandit", {"num_pulls": "2"}, "`num_pulls: '2'`: Input should be a valid integer"),
-        ("bandit", {"noise": True}, "`noise: True`: Input should be a valid number"),
-        ("frozen_lake", {"is_slippery": 1}, "`is_slippery: 1`: Input should be a valid boolean"),
-        ("countdown", {"num_numbers": [3, 2]}, "ends before it begins"),
-        ("webshop", {"file_path": "items.json"}, "without instructions_path"),
-    ],
-)
-def test_configs_that_cannot_be_are_bad_settings(env_type: str, config: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadSettings, match=words):
-        EnvStateManager(of_tags({"It": {"env_type": env_type, "env_config": config}}, 1))
-    good = {"num_pulls": 2.0, "noise": "1e-3", "lo_arm_score": 0}  # as YAML has numbers
-    [seat] = EnvStateManager(of_tags({"It": {"env_type": "bandit", "env_config": good}}, 1)).envs
-    assert (seat.config.num_pulls, type(seat.config.num_pulls), seat.config.noise) == (2, int, 0.001)
