@@ -97,6 +97,14 @@ def test_which_have_failed_with_their_worker_and_which_are_asked_again(
     assert ({env: (one.kind, one.doing) for env, one in told.items()}, then) == (failed, again)
 
 
+def test_the_env_under_construction_is_asked_first_and_its_failure_ends_a_reset() -> None:
+    record = LossPolicy(Request(Job.RESET, {env: (env, "train") for env in ALL}), TAGS)
+    assert record.decide(loss(1, doing=MAKING), ALL) == ({}, [[1], [0, 2, 3]])
+    failed, _ = record.decide(loss(1, doing=MAKING), [1])
+    assert record.is_hopeless(failed)
+    assert not LossPolicy(TURN, TAGS).is_hopeless(failed)
+
+
 def test_a_second_death_is_told_with_what_the_env_was_at(record: LossPolicy, caplog: pytest.LogCaptureFixture) -> None:
     record.decide(loss(1), [1])
     failed, _ = record.decide(loss(1, doing=MAKING), [1])
