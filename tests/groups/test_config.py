@@ -43,8 +43,11 @@ def test_a_file_a_dict_and_settings_say_the_same(tmp_path: Path) -> None:
     path = tmp_path / "groups.yaml"
     path.write_text(GUIDE)
     from_file = EnvStateManager(path)
-    for given in (str(path), yaml.safe_load(GUIDE), GroupsSettings.model_validate(yaml.safe_load(GUIDE))):
+    content = yaml.safe_load(GUIDE)
+    for given in (str(path), content):
         assert EnvStateManager(given).settings == from_file.settings
+    made = GroupsSettings.model_validate({name: content[name] for name in content if name != "trainer"})
+    assert EnvStateManager(made).num_envs == 6
     assert from_file.settings == EnvStateManager(from_file.settings, "val").settings
     seat = from_file.envs[1]
     assert (seat.env_id, seat.group_id, seat.tag, seat.env_type) == (1, 0, "Walk", "walk")
@@ -217,13 +220,12 @@ def test_configs_of_ones_own_are_held_to_their_types_and_checks() -> None:
     good = {"either": "4", "flags": [False], "sizes": {"1": [2.0, 3]}, "default": None, "level": 2}
     assert of_type("deep", good) == DeepConfig("4", [False], {1: (2, 3.0)}, None, 2)
     assert of_type("own", {"level": 2}).level == 2
-    bad: list[tuple[dict[str, Any], str]] = [
-        *[
-            ({"either": True}, "`either[.:]"),
-            ({"flags": [True, 1]}, "`flags.1[.:]"),
-            ({"default": True}, "`default[.:]"),
-        ],
-        *[({"sizes": {1: [True, 2]}}, "`sizes.1.0[.:]"), ({"sizes": {1: [1, False]}}, "`sizes.1.1[.:]")],
+    bad: list[tuple[Any, str]] = [
+        ({"either": True}, "`either[.:]"),
+        ({"flags": [True, 1]}, "`flags.1[.:]"),
+        ({"default": True}, "`default[.:]"),
+        ({"sizes": {1: [True, 2]}}, "`sizes.1.0[.:]"),
+        ({"sizes": {1: [1, False]}}, "`sizes.1.1[.:]"),
         ({"level": 6}, "level=6 is too high"),
     ]
     for given, text in bad:
