@@ -228,10 +228,8 @@ def test_factories_that_return_one_environment_for_all_are_refused(use_multiproc
     shared = Dice(None)
     register("one of all", lambda config: shared)
     config = of_block({"env_type": "one of all"}, use_multiprocessing=use_multiprocessing, max_workers=1)
-    with (
-        EnvStateManager(config) as manager,
-        pytest.raises(EnvError, match="The factories of envs 0 and 1 returned the same object") as caught,
-    ):
+    text = "The factories of envs 0 and 1 returned the same object"
+    with EnvStateManager(config) as manager, pytest.raises(EnvError, match=text) as caught:
         manager.reset(0)
     assert isinstance(caught.value, ValueError)
 
