@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections import UserDict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import yaml
 from parallel_envs.groups import BadSettings, EnvStateManager, GroupsSettings, known_env_types, register
 from parallel_envs.groups.config import read_settings
 from parallel_envs.groups.registry import env_type_named
-from tests.groups.walks import TAGS, Walk, inputs, of_block
+from tests.groups.walks import Walk, of_block
 
 GUIDE = """
 trainer: {project: somebody else reads this}
@@ -43,33 +43,24 @@ def test_a_file_a_dict_and_settings_say_the_same(tmp_path: Path) -> None:
     path = tmp_path / "groups.yaml"
     path.write_text(GUIDE)
     from_file = EnvStateManager(path)
-    assert from_file.settings == EnvStateManager(yaml.safe_load(GUIDE)).settings
+    content = yaml.safe_load(GUIDE)
+    for given in (str(path), content):
+        assert EnvStateManager(given).settings == from_file.settings
+    made = GroupsSettings.model_validate({name: content[name] for name in content if name != "trainer"})
+    assert EnvStateManager(made).num_envs == 6
     assert from_file.settings == EnvStateManager(from_file.settings, "val").settings
-    assert EnvStateManager(str(path)).settings == from_file.settings
     seat = from_file.envs[1]
     assert (seat.env_id, seat.group_id, seat.tag, seat.env_type) == (1, 0, "Walk", "walk")
     assert (seat.max_actions_per_traj, seat.env_instruction, seat.max_tokens) == (7, "Walk to the goal.", 100)
     assert seat.config.goal == 3
     assert [seat.tag for seat in from_file.envs] == ["Walk"] * 2 + ["Talk"] * 4
     assert EnvStateManager(path, "val").num_envs == 1
-    block = {"env_groups": 1, "group_size": 1, "env_configs": {"tags": ["Walk"], "n_groups": [1]}}
-    made = GroupsSettings.model_validate({"es_manager": {"train": block}, "custom_envs": {"Walk": TAGS["Walk"]}})
-    assert EnvStateManager(made).num_envs == 1
 
 
-class Wrapped(Mapping[str, Any]):  # A mapping that is no dict, as those of configuration libraries are
-    def __init__(self, content: dict[str, Any]) -> None:
-        self._content = content
-
+class Wrapped(UserDict[str, Any]):  # a mapping that is no dict, as those of configuration libraries are
     def __getitem__(self, key: str) -> Any:
-        value = self._content[key]
+        value = self.data[key]
         return Wrapped(value) if isinstance(value, dict) else value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._content)
-
-    def __len__(self) -> int:
-        return len(self._content)
 
 
 def test_any_mapping_will_do_and_is_left_alone() -> None:
@@ -104,6 +95,9 @@ def changed(*changes: Any) -> dict[str, Any]:
 
 LATE = {"env_groups": 1, "group_size": 1, "env_configs": {"tags": ["Late"], "n_groups": [1]}}
 TRAIN, WALK = "es_manager.train", "custom_envs.Walk"
+NUMBERED = {"env_type": "gymnasium", "env_config": {"id": "FrozenLake-v1", "actions": ["left", "down"]}}
+BOXLESS = {"env_type": "sokoban", "env_config": {"num_boxes": 0}}
+WHOLE = ["seed.train", "es_manager.max_workers", f"{TRAIN}.group_size", f"{WALK}.max_actions_per_traj"]
 
 
 @pytest.mark.parametrize(
@@ -121,40 +115,22 @@ TRAIN, WALK = "es_manager.train", "custom_envs.Walk"
         ("es_manager.sequential_env_types", ["web_shop"], "'web_shop', which is no env_type. Did you mean `webshop`?"),
         (f"{TRAIN}.groupsize", 2, "`es_manager.train.groupsize` is unknown. Did you mean `group_size`?"),
         (f"{TRAIN}.env_configs.tag", [], "`es_manager.train.env_configs.tag` is unknown. Did you mean `tags`?"),
-        (
-            f"{TRAIN}.env_groups",
-            4,
-            "train` has env_groups=4, tags=['Walk', 'Talk'] and n_groups=[1, 2].",
-        ),
-        (
-            "es_manager.val.env_configs.n_groups",
-            [1, 1],
-            "tags=['Walk'] and n_groups=[1, 1]. Give",
-        ),
+        (f"{TRAIN}.env_groups", 4, "train` has env_groups=4, tags=['Walk', 'Talk'] and n_groups=[1, 2]."),
+        ("es_manager.val.env_configs.n_groups", [1, 1], "tags=['Walk'] and n_groups=[1, 1]. Give"),
         (f"{TRAIN}.env_configs.tags", ["Walk", "Tolk"], "tags` is not in `custom_envs`. Did you mean `Talk`?"),
         (f"{WALK}.env_type", "wolk", "In `custom_envs.Walk`: env_type='wolk' is unknown. Did you mean `walk`?"),
-        (f"{WALK}.max_actions_per_trj", 3, "`custom_envs.Walk.max_actions_per_trj` is unknown. Did you mean `max_act"),
         (f"{WALK}.max_actions", 3, "`custom_envs.Walk.max_actions` is unknown. Did you mean `max_actions_per_traj`?"),
         (f"{WALK}.where", "proces", "`custom_envs.Walk.where: 'proces'` is unknown. Did you mean `process`?"),
         (f"{WALK}.env_config", {"gaol": 3}, "`custom_envs.Walk.env_config.gaol` is unknown. Did you mean `goal`?"),
         (f"{WALK}.env_config", {"goal": "far"}, "Walk.env_config`:\n  `goal: 'far'`: Input should be a valid integer"),
         (WALK, {"env_type": "bare", "env_config": {"goal": 3}}, "env_config.goal` is unknown. 'bare' takes nothing. L"),
         (WALK, {"env_type": "bandit", "env_config": {"render_mode": "txt"}}, "'txt'` is unknown. Did you mean `text`?"),
-        (
-            WALK,
-            {"env_type": "gymnasium", "env_config": {"id": "FrozenLake-v1", "actions": ["left", "down"]}},
-            "`actions: ['left', 'down']`: Input should be a valid dictionary. Did you mean `{0: 'left', 1: 'down'}`?",
-        ),
+        (WALK, NUMBERED, "`: Input should be a valid dictionary. Did you mean `{0: 'left', 1: 'down'}`?"),
         ("custom_envs.Unused", {"env_type": "sokobn"}, "In `custom_envs.Unused`: env_type='sokobn' is unknown. Did yo"),
-        (
-            "custom_envs.Unused",
-            {"env_type": "sokoban", "env_config": {"num_boxes": 0}},
-            "In `custom_envs.Unused.env_config`:\n  num_boxes=0 is out of range",
-        ),
+        ("custom_envs.Unused", BOXLESS, "In `custom_envs.Unused.env_config`:\n  num_boxes=0 is out of range"),
         ("seed", {"trian": 1}, "In the configuration:\n  `seed.trian` is unknown. Did you mean `train`?"),
         ("seed", -1, "In the configuration:\n  `seed.train: -1`: Input should be greater than or equal to 0."),
         ("seed", {"val": -1}, "\n  `seed.val: -1`: Input should be greater than or equal to 0."),
-        ("seed", True, "`seed.train: True`: Input should be a valid integer"),
         # what stands elsewhere
         ("es_manager.seed", 3, "`es_manager.seed` is unknown. It stands elsewhere: write it as `seed`."),
         (f"{TRAIN}.n_groups", [3], "write it as `es_manager.train.env_configs.n_groups`."),
@@ -162,33 +138,16 @@ TRAIN, WALK = "es_manager.train", "custom_envs.Walk"
         (f"{WALK}.step_timeout", 1.0, "It stands elsewhere: write it as `es_manager.step_timeout`."),
         (f"{WALK}.goal", 3, "What the environment is made with stands in `custom_envs.Walk.env_config`."),
         ("step_timeot", 1, "`step_timeot` does not stand at the top. Write it as `es_manager.step_timeout`"),
-        *[
-            (
-                right.rpartition(".")[2],
-                1,
-                f"`{right.rpartition('.')[2]}` does not stand at the top. Write it as `{right}`",
-            )
-            for right in ("es_manager.step_timeout", "custom_envs.TAG.env_type", f"{TRAIN}.group_size")
-        ],
-        *[
-            (right.rpartition(".")[2], 1, f"does not stand at the top. Write it as `{right}`")
-            for right in (f"{TRAIN}.env_groups", f"{TRAIN}.env_configs.n_groups")
-        ],
-        *[
-            (place, value, f"`{place}: {value!r}`: Input should be a valid {kind}")
-            for place, value, kind in (
-                ("es_manager.max_workers", True, "integer"),
-                ("es_manager.max_workers", "8", "integer"),
-                (f"{TRAIN}.group_size", True, "integer"),
-                (f"{WALK}.max_actions_per_traj", True, "integer"),
-                ("seed.train", True, "integer"),
-                ("es_manager.use_multiprocessing", "yes", "boolean"),
-                ("es_manager.use_multiprocessing", 1, "boolean"),
-                (f"{WALK}.parallel_friendly", "true", "boolean"),
-                ("es_manager.format_penalty", True, "number"),
-                ("es_manager.step_timeout", False, "number"),
-            )
-        ],
+        ("env_type", 1, "`env_type` does not stand at the top. Write it as `custom_envs.TAG.env_type`"),
+        ("group_size", 1, f"`group_size` does not stand at the top. Write it as `{TRAIN}.group_size`"),
+        ("n_groups", 1, f"does not stand at the top. Write it as `{TRAIN}.env_configs.n_groups`"),
+        # truths, numbers and text are not one another
+        *[(place, True, f"`{place}: True`: Input should be a valid integer") for place in WHOLE],
+        ("es_manager.max_workers", "8", "`es_manager.max_workers: '8'`: Input should be a valid integer"),
+        ("es_manager.use_multiprocessing", 1, "`es_manager.use_multiprocessing: 1`: Input should be a valid boolean"),
+        (f"{WALK}.parallel_friendly", "true", "friendly: 'true'`: Input should be a valid boolean"),
+        ("es_manager.format_penalty", True, "`es_manager.format_penalty: True`: Input should be a valid number"),
+        ("es_manager.step_timeout", False, "`es_manager.step_timeout: False`: Input should be a valid number"),
     ],
 )
 def test_mistakes_are_told(place: str, value: Any, text: str) -> None:
@@ -200,15 +159,11 @@ def test_mistakes_are_told(place: str, value: Any, text: str) -> None:
 
 def test_a_tag_of_an_unknown_type_is_told_once_a_mode_names_it() -> None:
     later = changed("custom_envs.Later", {"env_type": "quidditch", "env_config": {"any": 1}})
-    assert EnvStateManager(later).num_envs == 6  # another script may register it
+    others: dict[Any, Any] = {3: "three", None: {"a": 1}, "train": {"learning_rate": 0.1}, "tags": ["a run"]}
+    # another script may register it, and other names at the top may be anything
+    assert EnvStateManager({**later, **others}).num_envs == 6
     with pytest.raises(BadSettings, match=r"In `custom_envs.Late`: env_type='xyz' is unknown. Known are"):
         EnvStateManager(changed("custom_envs.Late", {"env_type": "xyz"}, "es_manager.val", LATE))
-
-
-def test_other_names_at_the_top_may_be_anything() -> None:
-    others: dict[Any, Any] = {3: "three", None: {"a": 1}, "actor_rollout": {}}
-    others |= {"train": {"learning_rate": 0.1}, "tags": ["a run"]}
-    assert EnvStateManager({**yaml.safe_load(GUIDE), **others}).num_envs == 6
 
 
 def test_files_and_arguments_that_cannot_be_read_are_told(tmp_path: Path) -> None:
@@ -256,28 +211,28 @@ class OwnConfig(DeepConfig):
     own: Own = field(default_factory=Own)
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
+def test_configs_of_ones_own_are_held_to_their_types_and_checks() -> None:
+    def of_type(name: str, config: dict[str, Any]) -> Any:
+        return EnvStateManager(of_block({"env_type": name, "env_config": config})).envs[0].config
+
+    register("deep", lambda config: config, DeepConfig)
+    register("own", lambda config: config, OwnConfig)
+    good = {"either": "4", "flags": [False], "sizes": {"1": [2.0, 3]}, "default": None, "level": 2}
+    assert of_type("deep", good) == DeepConfig("4", [False], {1: (2, 3.0)}, None, 2)
+    assert of_type("own", {"level": 2}).level == 2
+    bad: list[tuple[Any, str]] = [
         ({"either": True}, "`either[.:]"),
         ({"flags": [True, 1]}, "`flags.1[.:]"),
+        ({"default": True}, "`default[.:]"),
         ({"sizes": {1: [True, 2]}}, "`sizes.1.0[.:]"),
         ({"sizes": {1: [1, False]}}, "`sizes.1.1[.:]"),
-        ({"default": True}, "`default[.:]"),
         ({"level": 6}, "level=6 is too high"),
-    ],
-)
-def test_configs_of_ones_own_are_held_to_their_types_and_checks(given: dict[str, Any], text: str) -> None:
-    good = {"either": "4", "flags": [False], "sizes": {"1": [2.0, 3]}, "default": None, "level": 2}
-    register("deep", lambda config: config, DeepConfig)
-    [seat, _] = EnvStateManager(of_block({"env_type": "deep", "env_config": good})).envs
-    assert seat.config == DeepConfig("4", [False], {1: (2, 3.0)}, None, 2)
-    with pytest.raises(BadSettings, match=text):
-        EnvStateManager(of_block({"env_type": "deep", "env_config": given}))
-    register("own", lambda config: config, OwnConfig)
-    assert EnvStateManager(of_block({"env_type": "own", "env_config": {"level": 2}})).envs[0].config.level == 2
+    ]
+    for given, text in bad:
+        with pytest.raises(BadSettings, match=text):
+            of_type("deep", given)
     with pytest.raises(BadSettings, match=r"In `custom_envs.Walk.env_config`: level=6 is too high"):
-        EnvStateManager(of_block({"env_type": "own", "env_config": {"level": 6}}))
+        of_type("own", {"level": 6})
 
 
 # ---- environments by name -------------------------------------------------------------------------------------------
@@ -304,29 +259,3 @@ def test_a_name_of_the_users_may_be_given_anew_and_unknown_ones_are_told_with_th
     register("walk", dict)
     assert env_type_named("walk").factory is dict
     assert known_env_types().count("walk") == 1
-
-
-def made_in_a_script() -> Any:
-    """A class that no worker can import, as those of a user's script are."""
-
-    class Local:
-        def __init__(self, config: Any) -> None:
-            self.word = config["word"]
-
-        def reset(self, seed: int, mode: str) -> str:
-            return str(self.word)
-
-        def step(self, action: str) -> Any:
-            return action * 2, 1.0, True, {"success": True}
-
-    return Local
-
-
-def test_classes_of_a_script_reach_the_workers() -> None:
-    register("local", made_in_a_script())
-    block = {"env_type": "local", "env_config": {"word": "hello"}}
-    with EnvStateManager(of_block(block, max_workers=1)) as manager:
-        assert manager.reset()[0]["history"][0]["state"] == "hello"
-        manager.step(inputs({0: ["ab"]}))
-        assert manager.get_rollout_states()[0]["history"][-1]["state"] == "abab"
-        assert manager.statuses[0].success

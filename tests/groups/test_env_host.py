@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,8 +33,7 @@ def test_what_is_forked_from_a_worker_does_nothing_of_its_work(tmp_path: Path) -
         entries = manager.step(inputs({0: ["jump"], 1: ["left"]}))
         assert [len(entry["history"]) for entry in entries] == [2, 2]
     child, *others = (tmp_path / "steps").read_text(encoding="utf-8").split()
-    assert len(others) == 2
-    assert child not in others
+    assert (len(others), child in others) == (2, False)
 
 
 class Locked(Walk):  # cannot be made while there is a lock
@@ -79,13 +78,12 @@ def test_an_env_that_writes_into_its_states_can_be_replayed_and_its_history_stan
     with of_kind(Reusing, use_multiprocessing=in_workers) as manager:
         manager.reset(seed=1)
         entries = manager.step(inputs({0: ["right"], 1: ["left"]}))
-        assert [[item["state"][0] for item in entry["history"]] for entry in entries] == [[0.0, 1.0], [0.0, -1.0]]
-        assert [entry["history"][0]["info"]["seen"][0] for entry in entries] == [1.0, -1.0]
-        for entry in entries:  # neither does it matter what the user writes into them
-            for item in entry["history"]:
-                item["state"][:] = 77.0
-            entry["history"][0]["info"]["seen"][:] = 77.0
-            entry["history"][0]["actions"].clear()
+        for entry, step in zip(entries, (1.0, -1.0), strict=True):
+            done, now = entry["history"]
+            assert (done["state"][0], now["state"][0], done["info"]["seen"][0]) == (0.0, step, step)
+            for written in (done["state"], now["state"], done["info"]["seen"]):  # nor does it matter what users write
+                written[:] = 77.0
+            done["actions"].clear()
         if in_workers:
             kill_all(manager)
         manager.use_multiprocessing = True
@@ -177,14 +175,12 @@ def test_no_time_runs_while_another_has_the_generators(kind: type[Watched], monk
         assert Watched.counts == [1] * (8 if kind is Watched else 16)
 
 
-def no_data(config: Any) -> Any:
-    raise OSError("no data")
-
-
-def test_of_those_that_may_be_done_at_once_the_one_that_cannot_be_made_is_told() -> None:
-    recipes = {"Bad": TagSpec("Bad", no_data, None, threads=2), "Good": TagSpec("Good", Walk, WalkConfig(), threads=2)}
-    with host({0: "Bad", 1: "Good", 2: "Good"}, recipes) as (shelf, _):
-        answers = shelf.do(Request(Job.RESET, {env: (env, "train") for env in range(3)}))
+def test_of_those_that_may_be_done_at_once_the_one_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    tags = {0: "Bad", 1: "Good", 2: "Good"}
+    config = WalkConfig(fuse=str(tmp_path))
+    recipes = {tag: TagSpec(tag, kind, config, threads=2) for tag, kind in (("Bad", Locked), ("Good", Walk))}
+    with host(tags, recipes) as (shelf, _):
+        answers = shelf.do(Request(Job.RESET, {env: (env, "train") for env in tags}))
         assert answers.values.keys() == {1, 2}
         assert {env: broken.doing for env, broken in answers.errors.items()} == {0: "its construction"}
 
@@ -192,50 +188,22 @@ def test_of_those_that_may_be_done_at_once_the_one_that_cannot_be_made_is_told()
 # ---- environments that wait: at once --------------------------------------------------------------------------------
 
 
-class Meeting(Walk):  # notes its threads, and is not done before as many others have begun
-    barrier: threading.Barrier | None = None
-    threads: ClassVar[set[str]] = set()
-
-    def step(self, action: int) -> Any:
-        self.threads.add(threading.current_thread().name)
-        if self.barrier is not None:
-            self.barrier.wait(30.0)
-        return super().step(action)
-
-
-FRIENDLY, STRICT = TagSpec("friendly", Meeting, WalkConfig(), threads=4), TagSpec("strict", Walk, WalkConfig())
-
-
-def done(meets: int, room: int | None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The threads in which four friendly environments are stepped. `room`: for so many threads, or for any number."""
-    monkeypatch.setattr(Meeting, "barrier", threading.Barrier(meets) if meets else None)
-    monkeypatch.setattr(Meeting, "threads", set())
-    tags = {env: "friendly" if env < 4 else "strict" for env in range(6)}
-    with host(tags, {"friendly": FRIENDLY, "strict": STRICT}) as (shelf, _):
-        shelf.do(Request(Job.RESET, {env: (env, "train") for env in tags}))
-        Meeting.threads.clear()
-        if room is not None:
-            threads: Any = shelf._threads
-            monkeypatch.setattr(threads, "_num_free", min(room, threads._num_free))
-            with monkeypatch.context() as patch:
-                patch.setattr(threading.Thread, "start", refuse)
-                answers = shelf.do(Request(Job.PLAY, {env: ["left"] for env in tags}))
-        else:
-            answers = shelf.do(Request(Job.PLAY, {env: ["left"] for env in tags}))
-        assert answers.values.keys() == tags.keys()
-        return set(Meeting.threads)
-
-
-def refuse(thread: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
-
-
-def test_friendly_ones_are_done_at_once_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(done(4, None, monkeypatch) - {threading.current_thread().name}) == 4
-
-
 @pytest.mark.parametrize("room", [0, 1])
 def test_where_there_is_no_room_for_threads_all_is_done_all_the_same(
     room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert done(0, room, monkeypatch)
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    tags = {env: "friendly" if env < 4 else "strict" for env in range(6)}
+    recipes = {
+        tag: TagSpec(tag, Walk, WalkConfig(), threads=threads) for tag, threads in (("friendly", 4), ("strict", 1))
+    }
+    with host(tags, recipes) as (shelf, _):
+        shelf.do(Request(Job.RESET, {env: (env, "train") for env in tags}))
+        threads: Any = shelf._threads
+        monkeypatch.setattr(threads, "_num_free", min(room, threads._num_free))
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            answers = shelf.do(Request(Job.PLAY, {env: ["left"] for env in tags}))
+        assert answers.values.keys() == tags.keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from types import FrameType
 from typing import Any
@@ -36,18 +37,6 @@ def facts(one: Episode) -> Any:
     return one.entry(), one.status, one.replay_target
 
 
-def test_a_turn_that_was_noted_in_vain_did_not_happen() -> None:
-    one, plain = episode(), episode()
-    for info in ({"n": 1}, {"n": 3}):
-        one.record_turn(turn({"n": 70, "success": True}, action="away"), SAID, -0.1)
-        assert facts(one) == facts(plain)
-        for each in (one, plain):
-            each.state, entry = each.record_turn(turn(info), SAID, -0.1)
-            assert entry == each.entry()
-    assert one.entry() == plain.entry()
-    assert one.metrics() == plain.metrics() == {"n": 2.0, "num_actions": 2.0}
-
-
 def noted_but_struck(one: Episode, line: int) -> bool:
     """Note a turn, and be struck before so many lines have been done. False: there are not so many."""
     left = line
@@ -70,35 +59,36 @@ def noted_but_struck(one: Episode, line: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("cuts_off", [False, True])
-def test_a_turn_whose_noting_is_cut_short_at_any_line_did_not_happen(cuts_off: bool) -> None:
+@pytest.mark.parametrize("in_vain", [False, True])
+def test_a_turn_that_was_noted_in_vain_or_to_any_line_did_not_happen(in_vain: bool) -> None:
     one, plain, num_lines = after({"n": 3}), after({"n": 3}), 0
     plain.state, _ = plain.record_turn(turn({"n": 5}), SAID, -0.1)
     while noted_but_struck(one, num_lines):
         again = after({"n": 3})
-        if cuts_off:
-            again.record_turn(turn({"n": 70}, action="away"), SAID, -0.1)
+        if in_vain:
+            again.record_turn(turn({"n": 70, "success": True}, action="away"), SAID, -0.1)
         noted_but_struck(again, num_lines)
         assert facts(again) == (after({"n": 3}).entry(), one.status, one.replay_target)
-        again.state, _ = again.record_turn(turn({"n": 5}), SAID, -0.1)
+        again.state, entry = again.record_turn(turn({"n": 5}), SAID, -0.1)
+        assert entry == again.entry()
         assert facts(again) == facts(plain)
-        assert again.metrics() == plain.metrics()
+        assert again.metrics() == plain.metrics() == {"n": 4.0, "num_actions": 2.0}
         num_lines += 1
     assert num_lines > 10
 
 
-@pytest.mark.parametrize(("terminated", "truncated"), [(True, True), (True, False), (False, True), (False, False)])
-def test_the_status_says_what_the_environment_said(terminated: bool, truncated: bool) -> None:
-    status = after({}, terminated=terminated, truncated=truncated).status
-    assert (status.terminated, status.truncated, status.done) == (terminated, truncated, terminated or truncated)
+def test_the_status_says_what_the_environment_said() -> None:
+    for ends in itertools.product((True, False), repeat=2):
+        status = after({}, terminated=ends[0], truncated=ends[1]).status
+        assert (status.terminated, status.truncated, status.done) == (*ends, any(ends))
 
 
 def test_what_is_no_number_and_no_truth_has_no_metric_and_success_that_is_not_told_has_none() -> None:
     one = after({"n": 2, "huge": 10**400, "success": np.array([True, False]), "word": "go", "flag": np.True_})
     assert one.metrics() == {"n": 2.0, "flag": 1.0, "success": 0.0, "num_actions": 1.0}
-    assert not one.status.success
-    assert after({"n": 2}).metrics() == {"n": 2.0, "num_actions": 1.0}
-    assert after({"n": 2}).status.success is False
+    other = after({"n": 2})
+    assert other.metrics() == {"n": 2.0, "num_actions": 1.0}
+    assert one.status.success is other.status.success is False
 
 
 @pytest.mark.parametrize(
@@ -124,35 +114,29 @@ def of(group: int, tag: str = "A", told: Any = None, **figures: float) -> Episod
     return EpisodeMetrics(tag, group, figures) if told is None else EpisodeMetrics(tag, group, figures, told)
 
 
+NO, YES = (dict[str, Any](success=value) for value in (0.0, 1.0))
+FAILED, SILENT = dict[str, Any](failed=1.0), dict[str, Any](num_actions=0.0)
+
+
 @pytest.mark.parametrize(
     ("figures", "success", "passes", "means"),
     [
         (  # a group passes if any of it succeeds
-            [of(0, success=0.0), of(0, success=1.0), of(1, success=0.0), of(1, success=0.0)],
-            [0.0, 1.0, 0.0, 0.0],
-            [1.0, 1.0, 0.0, 0.0],
-            {"A/failed": 0.0, "A/pass@2": 0.5, "A/success": 0.25},
+            [of(0, **NO), of(0, **YES), of(1, **NO), of(1, **NO)],
+            *([0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], {"A/failed": 0.0, "A/pass@2": 0.5, "A/success": 0.25}),
         ),
         (  # those that failed count in no mean
-            [of(0, success=1.0, far=3.0), of(0, failed=1.0)],
-            [1.0, None],
-            [1.0, 1.0],
-            {"A/failed": 0.5, "A/far": 3.0, "A/pass@2": 1.0, "A/success": 1.0},
+            [of(0, far=3.0, **YES), of(0, **FAILED)],
+            *([1.0, None], [1.0, 1.0], {"A/failed": 0.5, "A/far": 3.0, "A/pass@2": 1.0, "A/success": 1.0}),
         ),
-        ([of(0, failed=1.0)] * 2, [None] * 2, [None] * 2, {"A/failed": 1.0}),  # neither passed nor not
-        (  # where none tells of success, none is made up
-            [of(0, num_actions=3.0), of(0, num_actions=0.0)],
-            [None] * 2,
-            [None] * 2,
-            {"A/failed": 0.0, "A/num_actions": 1.5},
-        ),
+        ([of(0, **FAILED)] * 2, [None] * 2, [None] * 2, {"A/failed": 1.0}),  # neither passed nor not
+        # where none tells of success, none is made up
+        ([of(0, num_actions=3.0), of(0, **SILENT)], [None] * 2, [None] * 2, {"A/failed": 0.0, "A/num_actions": 1.5}),
         (  # without a word it has not succeeded where others of the tag tell
-            [of(0, success=1.0), of(0, num_actions=2.0), of(1, num_actions=0.0), of(1, failed=1.0), of(2, "B", n=2.0)],
-            [1.0, 0.0, 0.0, None, None],
-            [1.0, 1.0, 0.0, 0.0, None],
-            {"A/success": 1 / 3, "B/n": 2.0},
+            [of(0, **YES), of(0, num_actions=2.0), of(1, **SILENT), of(1, **FAILED), of(2, "B", n=2.0)],
+            *([1.0, 0.0, 0.0, None, None], [1.0, 1.0, 0.0, 0.0, None], {"A/success": 1 / 3, "B/n": 2.0}),
         ),
-        ([of(0, num_actions=0.0)], [0.0], [0.0], {"A/num_actions": 0.0}),  # where nothing was done, none has succeeded
+        ([of(0, **SILENT)], [0.0], [0.0], {"A/num_actions": 0.0}),  # where nothing was done, none has succeeded
     ],
 )
 def test_success_and_pass_at_k(

@@ -42,13 +42,14 @@ def turns_of(manager: EnvStateManager) -> list[int]:
 
 
 @uninterrupted_finalizers
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize(
     ("in_workers", "begins"),
     [
         (True, "where a strike left them"),
         (False, "where all stand"),
-        pytest.param(True, "where all stand", marks=pytest.mark.slow),
-        pytest.param(False, "where a strike left them", marks=pytest.mark.slow),
+        (True, "where all stand"),
+        (False, "where a strike left them"),
     ],
 )
 def test_a_turn_that_is_struck_did_not_happen_or_happened_to_all(in_workers: bool, begins: str) -> None:
@@ -56,20 +57,17 @@ def test_a_turn_that_is_struck_did_not_happen_or_happened_to_all(in_workers: boo
     blocks = config["custom_envs"].items()
     config["custom_envs"] = {tag: {**block, "max_actions_per_traj": 10000} for tag, block in blocks}
     turn, last = inputs({0: ["right", "left"], 1: ["nothing"]}), inputs({0: ["left"], 1: ["throw"]})
-    with EnvStateManager(config) as manager:
+    with EnvStateManager(config) as manager, EnvStateManager(config) as unstruck:
         manager.reset(seed=2)
         play = functools.partial(manager.step, turn)
         for moment in strikes(play) if begins == "where a strike left them" else strikes_after(play, play):
             here, beyond = turns_of(manager)
             assert here == beyond, f"struck at moment {moment}"
-        here, _ = turns_of(manager)
-        entries = manager.step(last)
-    with EnvStateManager(config) as manager:
-        manager.use_multiprocessing = False
-        manager.reset(seed=2)
-        for _ in range(here):
-            manager.step(turn)
-        assert_same_batch(entries, manager.step(last))
+        unstruck.use_multiprocessing = False
+        unstruck.reset(seed=2)
+        for _ in range(turns_of(manager)[0]):
+            unstruck.step(turn)
+        assert_same_batch(manager.step(last), unstruck.step(last))
 
 
 @uninterrupted_finalizers
@@ -156,19 +154,7 @@ def test_an_environment_that_was_struck_in_the_midst_of_its_code_is_made_anew(mo
 
 # ---- a manager that is asked for something while it is asked --------------------------------------------------------
 
-Look = Callable[[EnvStateManager], Any]
-LOOKS: list[Any] = [
-    pytest.param(lambda manager: manager.render(env_ids=[1]), id="render"),
-    pytest.param(lambda manager: manager.metrics(), id="metrics"),
-    pytest.param(lambda manager: (manager.render(env_ids=[2]), manager.metrics()), id="both"),
-]
 TURN = inputs({env: ["left"] for env in range(3)})
-
-
-class Slow(Walk):  # takes long enough for a look meanwhile
-    def step(self, action: int) -> Any:
-        threading.Event().wait(0.02)
-        return super().step(action)
 
 
 class Nosy(Walk):  # looks at the others while it is stepped
@@ -176,6 +162,12 @@ class Nosy(Walk):  # looks at the others while it is stepped
 
     def step(self, action: int) -> Any:
         Nosy.look()
+        return super().step(action)
+
+
+class Slow(Walk):  # takes long enough for a look meanwhile
+    def step(self, action: int) -> Any:
+        threading.Event().wait(0.02)
         return super().step(action)
 
 
@@ -195,6 +187,10 @@ def config_of(kind: type[Walk], where: str) -> dict[str, Any]:
     return config
 
 
+def looks_at(manager: EnvStateManager) -> list[Any]:
+    return [manager.render(env_ids=[1]), manager.metrics(), manager.render(env_ids=[2])]
+
+
 def three_turns(manager: EnvStateManager) -> list[Any]:
     return [*(manager.step(TURN) for _ in range(3)), manager.get_rollout_states()]
 
@@ -205,18 +201,19 @@ def unseen(config: dict[str, Any]) -> list[Any]:
         return three_turns(manager)
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_a_look_from_an_environment_in_the_caller_disturbs_no_turn(look: Look) -> None:
+def test_a_look_from_an_environment_in_the_caller_disturbs_no_turn() -> None:
     config = config_of(Nosy, "caller")
     expected = unseen(config)
     with EnvStateManager(config) as manager:
         manager.reset(seed=1)
-        Nosy.look = staticmethod(lambda: look(manager))
+        Nosy.look = staticmethod(lambda: looks_at(manager))
         assert_same_batch(three_turns(manager), expected)
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_a_look_from_a_signal_handler_disturbs_no_turn(look: Look) -> None:
+@pytest.mark.parametrize(
+    "look", [looks_at, pytest.param(lambda manager: manager.metrics(), marks=pytest.mark.slow, id="metrics")]
+)
+def test_a_look_from_a_signal_handler_disturbs_no_turn(look: Callable[[EnvStateManager], Any]) -> None:
     """The handler runs at every moment of a turn.
 
     It gets its answer, or an error if it came between a request and its answers.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,15 +90,11 @@ def fail() -> None:
     raise OSError("no data")
 
 
-def hang() -> None:
-    threading.Event().wait(60.0)
-
-
-def die() -> None:
-    os._exit(5)
-
-
-WAYS = {"raises": fail, "hangs": hang, "dies": die}
+WAYS: dict[str, Callable[[], Any]] = {
+    "raises": fail,
+    "hangs": functools.partial(threading.Event().wait, 60.0),
+    "dies": functools.partial(os._exit, 5),
+}
 
 
 class Breaking(Walk):  # A walk with actions that break it
@@ -120,7 +117,7 @@ class Breaking(Walk):  # A walk with actions that break it
                 fuse.touch()
                 os._exit(9)
             case "hang":
-                hang()
+                WAYS["hangs"]()
             case "locked":
                 return threading.Lock(), 0.0, False, False, {}
             case "bad":

@@ -106,82 +106,48 @@ BRANDS = ("Norvik", "Peralta", "Oakmere", "Lumiva", "Tansu", "Brightwell", "Kest
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of products, and how they differ."""
+    """A kind of products, and how they differ. The attributes, and the choices of an option, are divided by commas."""
 
     code: str
     noun: str
     category: str
     path: str
-    attributes: tuple[str, ...]
-    options: Mapping[str, tuple[str, ...]]
+    listed: str
+    choices: Mapping[str, str]
     cheapest: int
     dearest: int
 
+    @property
+    def attributes(self) -> list[str]:
+        return self.listed.split(", ")
 
+    @property
+    def options(self) -> dict[str, list[str]]:
+        return {name: values.split(", ") for name, values in self.choices.items()}
+
+
+SHIRT = "machine washable, long sleeve, slim fit, cotton blend, wrinkle free"
+SHIRTS = {"size": "small, medium, large, x-large", "color": "navy, white, olive, burgundy"}
+SHOE = "rubber sole, arch support, light weight, water resistant, memory foam"
+SHOES = {"size": "7, 8, 9, 10, 11", "color": "black, grey, coral, teal"}
+LAMP = "easy assemble, energy efficient, dimmable light, solid wood, touch control"
+LAMPS = {"color": "black, ivory, bronze"}
+SNACK = "gluten free, low sodium, non gmo, high protein, resealable bag"
+SNACKS = {
+    "size": "8 ounce (pack of 1), 8 ounce (pack of 4), 16 ounce (pack of 2)",
+    "flavor": "cherry, cocoa, sea salt",
+}
+CREAMS = {"size": "1 fl oz, 3.4 fl oz"}
+CREAM = "fragrance free, cruelty free, dry skin, hyaluronic acid, anti aging"
+CABLE = "fast charging, gold plated, nylon braided, high speed, data transfer"
+CABLES = {"size": "3 feet, 6 feet, 10 feet", "color": "black, red, silver"}
 KINDS = (
-    Kind(
-        "SHRT",
-        "button down shirt",
-        "fashion",
-        "Clothing \u203a Men \u203a Shirts",
-        ("machine washable", "long sleeve", "slim fit", "cotton blend", "wrinkle free"),
-        {"size": ("small", "medium", "large", "x-large"), "color": ("navy", "white", "olive", "burgundy")},
-        15,
-        60,
-    ),
-    Kind(
-        "SHOE",
-        "running shoes",
-        "fashion",
-        "Clothing \u203a Shoes \u203a Athletic",
-        ("rubber sole", "arch support", "light weight", "water resistant", "memory foam"),
-        {"size": ("7", "8", "9", "10", "11"), "color": ("black", "grey", "coral", "teal")},
-        30,
-        140,
-    ),
-    Kind(
-        "LAMP",
-        "table lamp",
-        "garden",
-        "Home \u203a Lighting \u203a Lamps",
-        ("easy assemble", "energy efficient", "dimmable light", "solid wood", "touch control"),
-        {"color": ("black", "ivory", "bronze")},
-        18,
-        95,
-    ),
-    Kind(
-        "SNAK",
-        "trail mix",
-        "grocery",
-        "Grocery \u203a Snacks \u203a Nuts",
-        ("gluten free", "low sodium", "non gmo", "high protein", "resealable bag"),
-        {
-            "size": ("8 ounce (pack of 1)", "8 ounce (pack of 4)", "16 ounce (pack of 2)"),
-            "flavor": ("cherry", "cocoa", "sea salt"),
-        },
-        6,
-        45,
-    ),
-    Kind(
-        "CREM",
-        "face cream",
-        "beauty",
-        "Beauty \u203a Skin Care \u203a Face",
-        ("fragrance free", "cruelty free", "dry skin", "hyaluronic acid", "anti aging"),
-        {"size": ("1 fl oz", "3.4 fl oz")},
-        8,
-        70,
-    ),
-    Kind(
-        "CABL",
-        "usb c cable",
-        "electronics",
-        "Electronics \u203a Accessories \u203a Cables",
-        ("fast charging", "gold plated", "nylon braided", "high speed", "data transfer"),
-        {"size": ("3 feet", "6 feet", "10 feet"), "color": ("black", "red", "silver")},
-        5,
-        30,
-    ),
+    Kind("SHRT", "button down shirt", "fashion", "Clothing \u203a Men \u203a Shirts", SHIRT, SHIRTS, 15, 60),
+    Kind("SHOE", "running shoes", "fashion", "Clothing \u203a Shoes \u203a Athletic", SHOE, SHOES, 30, 140),
+    Kind("LAMP", "table lamp", "garden", "Home \u203a Lighting \u203a Lamps", LAMP, LAMPS, 18, 95),
+    Kind("SNAK", "trail mix", "grocery", "Grocery \u203a Snacks \u203a Nuts", SNACK, SNACKS, 6, 45),
+    Kind("CREM", "face cream", "beauty", "Beauty \u203a Skin Care \u203a Face", CREAM, CREAMS, 8, 70),
+    Kind("CABL", "usb c cable", "electronics", "Electronics \u203a Accessories \u203a Cables", CABLE, CABLES, 5, 30),
 )
 
 

@@ -7,29 +7,26 @@ from collections import deque
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-from gymnasium import Env
+STEPS = {1: (-1, 0), 2: (1, 0), 3: (0, -1), 4: (0, 1)}
 
-SIGNS = {"wall": "#", "empty": "_", "target": "O", "box on target": "√", "box": "X", "player": "P"}
+
+def tiles_of(text: str) -> dict[tuple[int, int], str]:
+    return {(r, c): sign for r, row in enumerate(text.split("\n")) for c, sign in enumerate(row)}
 
 
 def shortest_pushes(text: str) -> tuple[int, ...] | None:
     """The fewest actions that solve a Sokoban room as it is shown; None if there are none."""
-    rows = text.split("\n")
-    tiles = {(r, c): sign for r, row in enumerate(rows) for c, sign in enumerate(row)}
+    tiles = tiles_of(text)
     floor = {place for place, sign in tiles.items() if sign != "#"}
-    targets = {place for place, sign in tiles.items() if sign in "O√S"}
-    start = (
-        next(place for place, sign in tiles.items() if sign in "PS"),
-        frozenset(place for place, sign in tiles.items() if sign in "X√"),
-    )
+    player, targets, boxes = ({at for at, sign in tiles.items() if sign in signs} for signs in ("PS", "O√S", "X√"))
+    start = (*player, frozenset(boxes))
     ways: dict[Any, tuple[int, ...]] = {start: ()}
-    queue = deque([start])
+    queue = deque[Any]([start])
     while queue:
         (row, column), boxes = position = queue.popleft()
         if boxes == targets:
             return ways[position]
-        for action, (down, right) in {1: (-1, 0), 2: (1, 0), 3: (0, -1), 4: (0, 1)}.items():
+        for action, (down, right) in STEPS.items():
             ahead, beyond = (row + down, column + right), (row + 2 * down, column + 2 * right)
             if ahead not in floor or (ahead in boxes and (beyond not in floor or beyond in boxes)):
                 continue
@@ -42,37 +39,16 @@ def shortest_pushes(text: str) -> tuple[int, ...] | None:
 
 def way_over_ice(text: str) -> list[int]:
     """The actions that cross a lake as it is shown, if the ice does what one wants."""
-    rows = text.split("\n")
-    tiles = {(r, c): sign for r, row in enumerate(rows) for c, sign in enumerate(row)}
-    start = next(place for place, sign in tiles.items() if sign == "P")
-    ways: dict[tuple[int, int], list[int]] = {start: []}
-    queue = deque([start])
-    while queue:
-        row, column = place = queue.popleft()
-        if tiles[place] == "G":
-            return ways[place]
-        for action, (down, right) in {1: (0, -1), 2: (1, 0), 3: (0, 1), 4: (-1, 0)}.items():
-            following = (row + down, column + right)
+    tiles = tiles_of(text)
+    ways: dict[tuple[int, int], list[int]] = {place: [] for place, sign in tiles.items() if sign == "P"}
+    queue = deque(ways)
+    while tiles[place := queue.popleft()] != "G":
+        for action, (down, right) in zip((4, 2, 1, 3), STEPS.values(), strict=True):
+            following = (place[0] + down, place[1] + right)
             if tiles.get(following, "O") != "O" and following not in ways:
                 ways[following] = [*ways[place], action]
                 queue.append(following)
-    raise AssertionError(f"there is no way over\n{text}")
-
-
-def best_actions(lake: Env[Any, Any], sweeps: int = 300) -> list[int]:
-    """By value iteration over Gymnasium's own table: what to do in each state of a slippery lake, from 0."""
-    table: Any = lake.unwrapped
-    values = np.zeros(len(table.P))
-    for _ in range(sweeps):
-        worth = [
-            [
-                sum(p * (r + 0.99 * values[s] * (not over)) for p, s, r, over in table.P[state][action])
-                for action in range(4)
-            ]
-            for state in range(len(values))
-        ]
-        values = np.max(worth, axis=1)
-    return [int(np.argmax(row)) for row in worth]
+    return ways[place]
 
 
 def combined(numbers: list[int], target: int) -> str | None:

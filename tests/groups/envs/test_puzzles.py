@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,6 @@ from parallel_envs.groups.envs.metamathqa import (
     questions_for,
 )
 from parallel_envs.groups.envs.records import DataFileError, included_file, read_entries
-from parallel_envs.groups.envs.webshop import WebShopConfig
-from parallel_envs.groups.envs.webshop.shop import shop_for
 from tests.groups.envs import generate_data
 from tests.groups.envs.solvers import combined
 
@@ -44,6 +43,8 @@ EXPRESSIONS: st.SearchStrategy[str] = st.recursive(
     max_leaves=10,
 )
 LOOKALIKES = st.lists(st.sampled_from([*"0123456789+-*/()= .", "**", "//", "e", "_"]), max_size=40).map("".join)
+UNUSUAL = {"+".join(["((1))"] * 90): 90, "(6 \u00d7 4 \u2212 3) \u00f7 7 = 3": 3, "-3 + +5 \u00b7 2": 7}
+"""Many brackets beside one another, which are not deep, and signs of typography."""
 
 
 def value_of(text: str) -> Any:
@@ -65,64 +66,37 @@ def test_expressions_have_their_value_and_tell_their_numbers(text: str) -> None:
     assert list(read.numbers) == list(map(int, re.findall(r"\d+", text)))
 
 
-@given(LOOKALIKES)
+@given(LOOKALIKES | st.text(max_size=80))
 def test_what_looks_like_arithmetic_is_what_python_says_or_refused(text: str) -> None:
+    assert {unusual: read_expression(unusual).value for unusual in UNUSUAL} == UNUSUAL
     try:
         read = read_expression(text)
     except BadExpression:
         return
     left, _, right = text.partition("=")
-    assert read.value == value_of(left)
+    assert text.isascii() is False or read.value == value_of(left)
     assert not right or read.value == int(right.replace(" ", ""))
 
 
-@given(st.text(max_size=80))
-def test_any_text_is_read_or_refused(text: str) -> None:
-    try:
-        read_expression(text)
-    except BadExpression:
-        pass
-
-
 @pytest.mark.parametrize(
-    ("text", "value"),
+    ("texts", "words"),
     [
-        ("+".join(["((1))"] * 90), 90),  # brackets beside one another are not deep
-        ("(6 \u00d7 4 \u2212 3) \u00f7 7 = 3", 3),  # signs of typography
-        ("-3 + +5 \u00b7 2", 7),
+        (["9**9**9", "-" * 5000 + "1", "1+"], r"a number is wanted where ('\*'|'-'|the end) is"),
+        (["9" * 5000], "more than 12 digits"),
+        (["(" * 5000], "more than 50 deep"),
+        (["*".join(["999999999999"] * 5000)], "more than 100 numbers"),
+        (["1/(2-2)"], "divides by zero"),
+        (["(1"], "a bracket is not closed"),
+        (["1)", "1+1=2=2"], "'[)=]' stands where nothing more is wanted"),
+        (["1+1=3"], "it comes to 2, not to 3"),
+        # with digits of other scripts
+        (["__import__('os').abort()", "\u0663+1", "1\u00b2"], "is not part of arithmetic"),
     ],
 )
-def test_unusual_arithmetic_is_read(text: str, value: int) -> None:
-    assert read_expression(text).value == value
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("9**9**9", r"a number is wanted where '\*' is"),
-        ("9" * 5000, "more than 12 digits"),
-        ("(" * 5000, "more than 50 deep"),
-        ("*".join(["999999999999"] * 5000), "more than 100 numbers"),
-        ("-" * 5000 + "1", "a number is wanted where '-' is"),
-        ("1/0", "divides by zero"),
-        ("1/(2-2)", "divides by zero"),
-        ("(1", "a bracket is not closed"),
-        ("1)", r"'\)' stands where nothing more is wanted"),
-        ("1 2", "'2' stands where nothing more is wanted"),
-        ("", "a number is wanted where the end is"),
-        ("1+", "a number is wanted where the end is"),
-        ("1+1=3", "it comes to 2, not to 3"),
-        ("1+1=(2)", r"a number is wanted where '\(' is"),
-        ("1+1=2=2", "'=' stands where nothing more is wanted"),
-        ("1.5", r"'\.' is not part of arithmetic"),
-        ("__import__('os').abort()", "'_' is not part of arithmetic"),
-        ("\u0663+1", "is not part of arithmetic"),  # a digit, of another script
-        ("1\u00b2", "is not part of arithmetic"),
-    ],
-)
-def test_what_is_no_arithmetic_is_told_why(text: str, words: str) -> None:
-    with pytest.raises(BadExpression, match=words):
-        read_expression(text)
+def test_what_is_no_arithmetic_is_told_why(texts: list[str], words: str) -> None:
+    for text in texts:
+        with pytest.raises(BadExpression, match=words):
+            read_expression(text)
 
 
 # ---- the game ------------------------------------------------------------------------------------
@@ -135,39 +109,35 @@ def asked(state: str) -> tuple[int, list[int]]:
 
 def test_who_tries_all_combinations_wins_every_puzzle() -> None:
     env = CountdownEnv()
-    for seed in range(40):
+    for seed in range(20):
         target, numbers = asked(env.reset(seed, "train" if seed % 2 else "val"))
-        answer = combined(numbers, target)
-        assert answer is not None
-        assert env.step(answer) == (
-            "Correct!",
-            1.0,
-            True,
-            False,
-            {"success": True, "action_is_valid": True, "action_is_effective": True},
-        )
+        told, reward, *ends, info = env.step(combined(numbers, target) or "there is none")
+        assert (told, reward, ends, info["success"]) == ("Correct!", 1.0, [True, False], True)
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
         {"num_numbers": (2, 2), "operators": "+"},
         {"num_numbers": (6, 6), "target_range": (100, 999), "number_range": (1, 100)},
-        {"num_numbers": (5, 5), "use": "at_most_once"},
+        {"num_numbers": (3, 3), "use": "at_most_once"},
         {"num_numbers": (1, 1), "target_range": (10, 20)},
     ],
     ids=str,
 )
 def test_puzzles_are_as_asked_for_and_solved_by_their_solution(fields: dict[str, Any]) -> None:
     config = CountdownConfig(**fields)
-    env = CountdownEnv(config)
+    env, unused = CountdownEnv(config), set()
     for seed in range(40):
         target, numbers = asked(env.reset(seed))
         assert config.num_numbers[0] <= len(numbers) <= config.num_numbers[1]
         assert all(config.number_range[0] <= number <= config.number_range[1] for number in numbers)
         assert config.target_range[0] <= target <= config.target_range[1]
         assert env.step(f"{env.puzzle.solution} = {target}")[1] == 1.0
+        needed = read_expression(env.puzzle.solution or "").numbers
+        unused |= {place for place, number in enumerate(numbers) if number not in needed}
+    # the number that is not needed may be anywhere
+    assert unused == (set(range(len(numbers))) if config.use == "at_most_once" else set())
 
 
 def test_solutions_need_no_negative_numbers_and_no_fractions() -> None:
@@ -186,17 +156,6 @@ def test_solutions_need_no_negative_numbers_and_no_fractions() -> None:
     assert signs == set("+-*/")
 
 
-def test_the_number_that_is_not_needed_may_be_anywhere() -> None:
-    env = CountdownEnv(CountdownConfig(num_numbers=(3, 3), use="at_most_once"))
-    unused = set()
-    for seed in range(60):
-        env.reset(seed)
-        assert env.puzzle.solution is not None
-        needed = read_expression(env.puzzle.solution).numbers
-        unused |= {place for place, number in enumerate(env.puzzle.numbers) if number not in needed}
-    assert unused == {0, 1, 2}
-
-
 @pytest.fixture
 def puzzles(tmp_path: Path) -> str:
     path = tmp_path / "puzzles.jsonl"
@@ -208,25 +167,27 @@ def test_answers_that_are_too_long_are_not_read(puzzles: str) -> None:
     env = CountdownEnv(CountdownConfig(data_path=puzzles, max_answer_chars=10))
     env.reset(0)
     assert "more than 10 characters" in env.step("2 * 3 * 4  ")[0]
+    other = MetaMathQAEnv(MetaMathQAConfig(max_answer_chars=30))
+    right = worked_out(other.reset(0))
+    assert other.step(" " * 30 + str(right))[4]["action_is_valid"] is False
+    assert other.step(str(right))[2] is True
 
 
 @pytest.mark.parametrize(
     ("answer", "use", "reward", "valid", "words"),
     [
         ("2*3*4", "exactly_once", 1.0, True, "Correct!"),
-        ("2+3+4", "exactly_once", 0.1, True, "That comes to 9."),
         ("2/3+4", "exactly_once", 0.1, True, "That comes to 14/3."),
         ("2*3+4=11", "exactly_once", 0.0, False, "it comes to 10, not to 11"),
         ("4*3*2*1", "exactly_once", 0.0, False, "it uses 1 more often than it is there"),
         ("4*3+4*3", "at_most_once", 0.0, False, "it uses 3 more often than it is there"),
         ("3*4", "exactly_once", 0.0, False, "it leaves out 2"),
         ("3*4", "at_most_once", 0.1, True, "That comes to 12."),
-        ("24", "at_most_once", 0.0, False, "it uses 24 more often"),
         ("twenty-four", "at_most_once", 0.0, False, "'t' is not part of arithmetic"),
     ],
 )
 def test_answers_are_judged(puzzles: str, answer: str, use: NumberUse, reward: float, valid: bool, words: str) -> None:
-    env = CountdownEnv(CountdownConfig(data_path=puzzles, use=use))
+    env = countdown_of(puzzles, use=use)
     assert env.reset(0) == "Target: 24, numbers: 2, 3, 4"
     told, paid, terminated, truncated, info = env.step(answer)
     assert (paid, terminated, truncated) == (reward, True, False)
@@ -234,27 +195,21 @@ def test_answers_are_judged(puzzles: str, answer: str, use: NumberUse, reward: f
     assert words in told
 
 
-@pytest.mark.parametrize("answer", ["5+-3", "-3+5", "5 + (-3)", "-(3 + -5)", "5 + \u22123"])
+@pytest.mark.parametrize("answer", ["5+-3", "-3+5", "-(3 + -5)", "5 + \u22123"])
 def test_a_sign_is_no_way_round_the_signs_that_are_allowed(tmp_path: Path, answer: str) -> None:
-    (tmp_path / "puzzles.jsonl").write_text('{"target": 2, "nums": [5, 3]}\n')
-    for operators, reward in {"+*": 0.0, "+-": 1.0}.items():
-        env = CountdownEnv(CountdownConfig(data_path=str(tmp_path / "puzzles.jsonl"), operators=operators))
+    path = tmp_path / "puzzles.jsonl"
+    path.write_text('{"target": 2, "nums": [5, 3]}\n')
+    for operators, reward in {"+*": 0.0, "+-": 1.0}.items():  # what the numbers are is said by the file
+        env = CountdownEnv(CountdownConfig(data_path=str(path), operators=operators, number_range=(0, 0)))
         env.reset(0)
         told, paid, *_ = env.step(answer)
         assert (paid, "it uses '-', where + * are allowed" in told) == (reward, reward == 0.0)
-    env = CountdownEnv(CountdownConfig(data_path=str(tmp_path / "puzzles.jsonl"), operators="+-", number_range=(0, 0)))
-    env.reset(0)  # what the numbers are is said by the file
-    told, paid, *_ = env.step("5*3")
-    assert (paid, "it uses '*', where + - are allowed" in told) == (0.0, True)
 
 
 def test_further_attempts_are_told_what_is_asked(puzzles: str) -> None:
     env = CountdownEnv(CountdownConfig(data_path=puzzles, max_attempts=3))
     question = env.reset(0)
-    first = env.step("2+3+4")
-    assert first[0] == f"That comes to 9. {question}"
-    assert first[2] is False
-    assert env.metrics() == {"best_score": 0.1}
+    assert env.step("2+3+4")[:3] == (f"That comes to 9. {question}", 0.1, False)
     env.step("no")
     assert env.metrics() == {"best_score": 0.1}
     assert env.step("2*3*4")[1:3] == (1.0, True)
@@ -262,77 +217,87 @@ def test_further_attempts_are_told_what_is_asked(puzzles: str) -> None:
     assert [env.step("no")[2] for _ in range(3)] == [False, False, True]
 
 
-def test_puzzles_of_a_file_are_split(tmp_path: Path) -> None:
-    path = tmp_path / "puzzles.json"
-    path.write_text(json.dumps([{"target": n, "nums": [n - 1, 1]} for n in range(10, 30)]), encoding="utf-8")
-    env = CountdownEnv(CountdownConfig(data_path=str(path), val_share=0.25))
-    targets = {mode: {asked(env.reset(seed, mode))[0] for seed in range(200)} for mode in ("train", "val")}
-    assert (len(targets["train"]), len(targets["val"])) == (15, 5)
-    assert targets["train"] | targets["val"] == set(range(10, 30))
+def entry(**fields: Any) -> dict[str, Any]:
+    told = {"query": "1 + 1?", "response": "The answer is: 2", "type": "GSM_AnsAug", "original_question": "1 + 1?"}
+    return told | fields
+
+
+def countdown_of(path: Path | str, **fields: Any) -> CountdownEnv:
+    return CountdownEnv(CountdownConfig(data_path=str(path), **fields))
+
+
+def questions_of(path: Path | str, **fields: Any) -> MetaMathQAEnv:
+    return MetaMathQAEnv(MetaMathQAConfig(data_path=str(path), **fields))
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("read", "broken", "words"),
     [
-        ('{"target": 24}', "line 2: the field `nums` is missing"),
-        ('{"target": "24", "nums": [1]}', "line 2: `target` is '24', where a whole number"),
-        ('{"target": 24, "nums": []}', r"line 2: `nums` is \[\], where a list of whole numbers"),
-        ('{"target": 24, "nums": [1.5]}', "line 2: `nums` is"),
-        ('{"target": 24, "nums": [1', "line 2: this is not JSON"),
-        ("[]", "line 2: .* is not an object"),
+        *[
+            (countdown_of, broken, words)
+            for broken, words in (
+                ({"target": 24}, "line 2: the field `nums` is missing"),
+                ({"target": "24", "nums": [1]}, "line 2: `target` is '24', where a whole number"),
+                ({"target": 24, "nums": []}, r"line 2: `nums` is \[\], where a list of whole numbers"),
+                ({"target": 24, "nums": [1.5]}, "line 2: `nums` is"),
+                ([], "line 2: .* is not an object"),
+            )
+        ],
+        *[
+            (questions_of, broken, words)
+            for broken, words in (
+                (entry(response="It is two."), "line 2: `response` has no answer behind 'The answer is:'"),
+                (entry(response="The answer is: "), "line 2: `response` has no answer"),
+                (entry(query=3), "line 2: `query` is 3, where a text is wanted"),
+                ({"query": "?"}, "line 2: the field `response` is missing. There are query"),
+                ("no object", 'line 2: "no object" is not an object with fields'),
+            )
+        ],
     ],
 )
-def test_broken_lines_are_named(tmp_path: Path, line: str, words: str) -> None:
-    path = tmp_path / "puzzles.jsonl"
-    path.write_text(f'{{"target": 3, "nums": [1, 2]}}\n{line}\n', encoding="utf-8")
-    with pytest.raises(DataFileError, match=words):
-        CountdownEnv(CountdownConfig(data_path=str(path)))
+def test_broken_lines_are_named(tmp_path: Path, read: Callable[[Path], Any], broken: Any, words: str) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text(f"{json.dumps(entry(target=3, nums=[1, 2]))}\n{json.dumps(broken)}\n", encoding="utf-8")
+    with pytest.raises(DataFileError, match=words) as caught:
+        read(path)
+    assert (caught.value.path, caught.value.line) == (str(path), 2)
 
 
 # ---- answers -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("answer", "wanted"),
+    ("answer", "wanted", "same"),
     [
-        ("42", "42"),
-        (" 42. ", "42"),
-        ("42.00", "42"),
-        ("1,250", "1250"),
-        ("$1{,}250$", "1250"),
-        ("-0.5", "-1/2"),
-        ("50%", "0.5"),
-        (r"\frac{1}{2}", "0.5"),
-        (r"\boxed{\dfrac{3}{4}}", "3/4"),
-        ("X = 3 Y", "x=3y"),
-        (r"\text{Monday}", "monday"),
-        (r"\left( 1, 2 \right)", "(1,2)"),
-        (r"\$5", "5"),
+        *[
+            (answer, wanted, True)
+            for answer, wanted in (
+                *((" 42. ", "42"), ("42.00", "42"), ("1,250", "1250"), ("$1{,}250$", "1250"), ("-0.5", "-1/2")),
+                *(("50%", "0.5"), (r"\frac{1}{2}", "0.5"), (r"\boxed{\dfrac{3}{4}}", "3/4"), ("X = 3 Y", "x=3y")),
+                *((r"\text{Monday}", "monday"), (r"\left( 1, 2 \right)", "(1,2)"), (r"\$5", "5")),
+            )
+        ],
+        *[
+            (answer, wanted, False)
+            for answer, wanted in (
+                *(("", ""), ("41", "42"), ("4 2.5", "4"), ("1/0", "1"), ("12,50", "1250"), ("-5", "5"), ("x", "y")),
+                ("1e3", "1000"),
+            )
+        ],
     ],
 )
-def test_the_same_in_other_writing(answer: str, wanted: str) -> None:
-    assert is_same_answer(answer, wanted)
-    assert is_same_answer(wanted, answer)
-
-
-@pytest.mark.parametrize(
-    ("answer", "wanted"),
-    [("", ""), ("41", "42"), ("4 2.5", "4"), ("1/0", "1"), ("12,50", "1250"), ("-5", "5"), ("x", "y"), ("1e3", "1000")],
-)
-def test_what_is_not_the_same(answer: str, wanted: str) -> None:
-    assert not is_same_answer(answer, wanted)
+def test_the_same_in_other_writing(answer: str, wanted: str, same: bool) -> None:
+    assert is_same_answer(answer, wanted) is is_same_answer(wanted, answer) is same
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(0, 6))
 def test_numbers_are_compared_by_value(units: int, places: int) -> None:
-    exact = Fraction(units, 10**places)
     sign, digits = "-" if units < 0 else "", str(abs(units)).rjust(places + 1, "0")
     whole, decimals = digits[: len(digits) - places], digits[len(digits) - places :]
-    told = f"{sign}{whole}.{decimals}" if decimals else f"{sign}{whole}"
-    assert number(told) == exact
-    assert number(f"{sign}{int(whole):,}{'.' if decimals else ''}{decimals}") == exact
-    assert number(f"{units}/{10**places}") == exact
-    assert is_same_answer(f"The answer is {told}"[14:], f"{units}/{10**places}")
+    point = "." if decimals else ""
+    written = {f"{sign}{whole}{point}{decimals}", f"{sign}{int(whole):,}{point}{decimals}", f"{units}/{10**places}"}
+    assert {number(one) for one in written} == {Fraction(units, 10**places)}
+    assert all(is_same_answer(one, f"{units}/{10**places}") for one in written)
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
@@ -357,34 +322,28 @@ def test_what_follows_the_mark_is_the_answer() -> None:
 # ---- the env -------------------------------------------------------------------------------------
 
 
+WORKED_OUT: dict[str, Callable[..., int]] = {
+    " buys ": lambda many, price, paid: paid - many * price,
+    " shares ": lambda total, friends: total % friends,
+    " every week": lambda start, weekly, weeks: start + weekly * weeks,
+    " gives away half ": lambda total, given_away: total // 2 - given_away,
+    " walks ": lambda hours, pace, more: hours * pace + more,
+}
+
+
 def worked_out(question: str) -> int:
     """Reads the little stories and works them out, without looking at any answer."""
-    figures = list(map(int, re.findall(r"\d+", question)))
-    if "Call the result r" in question:
-        return figures[-1] - worked_out(question.split(" Call the result r")[0])
-    match question:
-        case story if " buys " in story:
-            many, price, paid = figures
-            return paid - many * price
-        case story if " shares " in story:
-            total, friends = figures
-            return total % friends
-        case story if " every week" in story:
-            start, weekly, weeks = figures
-            return start + weekly * weeks
-        case story if " gives away half " in story:
-            total, given_away = figures
-            return total // 2 - given_away
-    hours, pace, more = figures
-    return hours * pace + more
+    story, _, equation = question.partition(" Call the result r")
+    [rule] = [rule for words, rule in WORKED_OUT.items() if words in story]
+    result = rule(*map(int, re.findall(r"\d+", story)))
+    return int(re.findall(r"\d+", equation)[-1]) - result if equation else result
 
 
 def test_who_works_out_the_stories_wins() -> None:
     env = MetaMathQAEnv()
     for seed in range(100):
-        for mode in ("train", "val"):
-            answer = worked_out(env.reset(seed, mode))
-            assert env.step(f"I think so.\nThe answer is: {answer}")[:4] == ("Correct!", 1.0, True, False)
+        answer = worked_out(env.reset(seed, "train" if seed % 2 else "val"))
+        assert env.step(f"I think so.\nThe answer is: {answer}")[:4] == ("Correct!", 1.0, True, False)
 
 
 def test_each_further_attempt_is_worth_half_and_the_last_ends_it() -> None:
@@ -401,31 +360,15 @@ def test_each_further_attempt_is_worth_half_and_the_last_ends_it() -> None:
     assert env.step("") == ("Wrong.", 0.0, True, False, info)
 
 
-def test_long_answers_of_metamathqa_are_not_read() -> None:
-    env = MetaMathQAEnv(MetaMathQAConfig(max_answer_chars=30))
-    right = worked_out(env.reset(0))
-    assert env.step(" " * 30 + str(right))[4]["action_is_valid"] is False
-    assert env.step(str(right))[2] is True
-
-
 def test_training_and_validation_share_no_question() -> None:
-    asked = {
-        mode: {question.original for question in questions_for(MetaMathQAConfig(), training=mode == "train")}
-        for mode in ("train", "val")
-    }
-    assert asked["train"].isdisjoint(asked["val"])
-    assert len(asked["val"]) == round(0.1 * len(asked["train"] | asked["val"]))
+    train, val = (
+        {question.original for question in questions_for(MetaMathQAConfig(), training=training)}
+        for training in (True, False)
+    )
+    assert train.isdisjoint(val)
+    assert len(val) == round(0.1 * len(train | val))
     together = MetaMathQAConfig(val_share=0.0)
     assert questions_for(together, training=True) == questions_for(together, training=False)
-
-
-def entry(**fields: Any) -> dict[str, Any]:
-    return {
-        "query": "1 + 1?",
-        "response": "The answer is: 2",
-        "type": "GSM_AnsAug",
-        "original_question": "1 + 1?",
-    } | fields
 
 
 def test_a_file_is_read_once_and_again_when_it_changes(tmp_path: Path) -> None:
@@ -438,24 +381,6 @@ def test_a_file_is_read_once_and_again_when_it_changes(tmp_path: Path) -> None:
     assert questions_for(config, training=True)[0].query.endswith("anew?")
 
 
-@pytest.mark.parametrize(
-    ("broken", "words"),
-    [
-        (entry(response="It is two."), "line 2: `response` has no answer behind 'The answer is:'"),
-        (entry(response="The answer is: "), "line 2: `response` has no answer"),
-        (entry(query=3), "line 2: `query` is 3, where a text is wanted"),
-        ({"query": "?"}, "line 2: the field `response` is missing. There are query"),
-        ("no object", 'line 2: "no object" is not an object with fields'),
-    ],
-)
-def test_broken_entries_are_named(tmp_path: Path, broken: Any, words: str) -> None:
-    path = tmp_path / "set.jsonl"
-    path.write_text(f"{json.dumps(entry())}\n{json.dumps(broken)}\n", encoding="utf-8")
-    with pytest.raises(DataFileError, match=words) as caught:
-        MetaMathQAEnv(MetaMathQAConfig(data_path=str(path)))
-    assert (caught.value.path, caught.value.line) == (str(path), 2)
-
-
 def test_entries_without_an_answer_can_be_left_out(tmp_path: Path) -> None:
     path = tmp_path / "set.jsonl"
     entries = [entry(response="It is two."), entry(query="first"), entry(response=""), entry(query="second"), entry()]
@@ -466,10 +391,10 @@ def test_entries_without_an_answer_can_be_left_out(tmp_path: Path) -> None:
 
 def test_files_that_are_not_there_or_empty_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataFileError, match=r"cannot be read .* Give the path of a file that is there"):
-        MetaMathQAEnv(MetaMathQAConfig(data_path=str(tmp_path / "none.json")))
+        questions_of(tmp_path / "none.json")
     (tmp_path / "empty.jsonl").write_text("\n", encoding="utf-8")
     with pytest.raises(DataFileError, match="there are no questions"):
-        MetaMathQAEnv(MetaMathQAConfig(data_path=str(tmp_path / "empty.jsonl")))
+        questions_of(tmp_path / "empty.jsonl")
 
 
 PUZZLES = [{"target": 24 + number, "nums": [number, 20, 4]} for number in range(1, 31)]
@@ -485,44 +410,43 @@ def table(path: Path, rows: list[dict[str, Any]]) -> str:
 
 def countdown_row(number: int, puzzle: dict[str, Any]) -> dict[str, Any]:
     """A row as TinyZero's preparation writes it, and RAGEN reads it."""
-    return {
-        **puzzle,
-        "data_source": "countdown",
-        "prompt": [{"content": f"Using the numbers {puzzle['nums']}, make {puzzle['target']}.", "role": "user"}],
-        "ability": "math",
-        "reward_model": {"ground_truth": {"numbers": puzzle["nums"], "target": puzzle["target"]}, "style": "rule"},
-        "extra_info": {"index": number, "split": "train"},
-    }
+    asked = {"content": f"Using the numbers {puzzle['nums']}, make {puzzle['target']}.", "role": "user"}
+    rule = {"ground_truth": {"numbers": puzzle["nums"], "target": puzzle["target"]}, "style": "rule"}
+    more = {"ability": "math", "extra_info": {"index": number, "split": "train"}}
+    return {**puzzle, "data_source": "countdown", "prompt": [asked], "reward_model": rule, **more}
 
 
 @pytest.mark.parametrize("columns", ["target and nums", "all"])
-def test_countdown_parquet_as_published(tmp_path: Path, columns: str) -> None:
+def test_countdown_parquet_as_published_is_read_as_lines_are_and_split(tmp_path: Path, columns: str) -> None:
     rows = [countdown_row(number, one) if columns == "all" else one for number, one in enumerate(PUZZLES)]
     path = table(tmp_path / "train.parquet", rows)
     in_lines = tmp_path / "train.jsonl"
     in_lines.write_text("\n".join(map(json.dumps, PUZZLES)))
-    for config in ({"val_share": 0.0}, {"max_instances": 9}, {}):
-        env = CountdownEnv(CountdownConfig(data_path=path, **config))
-        same = CountdownEnv(CountdownConfig(data_path=str(in_lines), **config))
-        for seed in range(20):
-            for mode in ("train", "val"):
+    for config in ({"val_share": 0.0}, {"max_instances": 9}, {"val_share": 0.25}):
+        env, same = countdown_of(path, **config), countdown_of(in_lines, **config)
+        targets: dict[str, set[int]] = {"train": set(), "val": set()}
+        for seed in range(150):
+            for mode, found in targets.items():
                 assert env.reset(seed, mode) == same.reset(seed, mode)
                 assert env.puzzle == same.puzzle
+                found.add(env.puzzle.target)
+    assert targets["train"] | targets["val"] == {one["target"] for one in PUZZLES}
+    assert (len(targets["train"]), len(targets["val"])) == (22, 8)
     assert type(env.puzzle.target) is type(env.puzzle.numbers[0]) is int
     assert {key for (key,) in [tuple(one.value) for one in read_entries(path, 1, ("target",))]} == {"target"}
 
 
 def test_parquet_that_cannot_be_used_is_told_with_its_row(tmp_path: Path) -> None:
-    path = table(tmp_path / "odd.parquet", [*PUZZLES[:8], {"target": -1, "nums": [1]}])
-    with pytest.raises(DataFileError, match=r"odd.parquet, line 9: `target` is -1"):
-        CountdownEnv(CountdownConfig(data_path=path))
-    path = table(tmp_path / "other.parquet", [{"target": 3, "numbers": [1, 2]}])
-    with pytest.raises(DataFileError, match=r"the field `nums` is missing\. There are numbers, target"):
-        CountdownEnv(CountdownConfig(data_path=path))
-    for name, content in (("text.parquet", b"nums,target\n"), ("none.parquet", b"")):
-        (tmp_path / name).write_bytes(content)
+    for rows, words in (
+        ([*PUZZLES[:8], {"target": -1, "nums": [1]}], r"odd.parquet, line 9: `target` is -1"),
+        ([{"target": 3, "numbers": [1, 2]}], r"the field `nums` is missing\. There are numbers, target"),
+    ):
+        with pytest.raises(DataFileError, match=words):
+            countdown_of(table(tmp_path / "odd.parquet", rows))
+    for content in (b"nums,target\n", b""):
+        (tmp_path / "text.parquet").write_bytes(content)
         with pytest.raises(DataFileError, match="Give the path of a Parquet file"):
-            CountdownEnv(CountdownConfig(data_path=str(tmp_path / name)))
+            countdown_of(tmp_path / "text.parquet")
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,26 +458,13 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
 
 
 MATH = [
-    {
-        "type": "MATH_AnsAug",
-        "query": "Gracie and Joe are choosing numbers on the complex plane. Joe chooses $1+2i$. How far is $0$?",
-        "original_question": "Gracie and Joe are choosing numbers on the complex plane.",
-        "response": "The distance is $\\sqrt{1^2+2^2} = \\boxed{\\sqrt{5}}.$\nThe answer is: \\sqrt{5}",
-    },
-    {
-        "type": "GSM_Rephrased",
-        "query": "What is 5 and 6 \u2013 together?",
-        "original_question": "Add 5 and 6.",
-        "response": "5 + 6 = <<5+6=11>>11\n#### 11\nThe answer is: 11",
-    },
-    {
-        "type": "GSM_FOBAR",
-        "query": "x and 6 are 11. What is the value of unknown variable x?",
-        "original_question": "Add 5 and 6.",
-        "response": "x = 11 - 6\nx = 5\nThe answer is: 5",
-    },
+    dict(zip(("type", "query", "original_question", "response"), fields, strict=True))
+    for fields in (
+        ("MATH_AnsAug", "How far is $1+2i$?", "Joe chooses.", "$\\boxed{\\sqrt{5}}.$\nThe answer is: \\sqrt{5}"),
+        ("GSM_Rephrased", "5 and 6 \u2013 what?", "Add 5 and 6.", "<<5+6=11>>11\n#### 11\nThe answer is: 11"),
+        ("GSM_FOBAR", "x and 6 are 11. What is x?", "Add 5 and 6.", "x = 11 - 6\nx = 5\nThe answer is: 5"),
+    )
 ]
-"""Entries as in `MetaMathQA-395K.json`: one array, the fields in this order."""
 
 
 @pytest.mark.parametrize("form", ["indented", "dense", "parquet"])
@@ -563,14 +474,12 @@ def test_metamathqa_as_published(tmp_path: Path, form: str) -> None:
         path = table(tmp_path / "train.parquet", MATH)
     else:
         Path(path).write_text(json.dumps(MATH, indent=4 if form == "indented" else None), encoding="utf-8")
-    env = MetaMathQAEnv(MetaMathQAConfig(data_path=path, val_share=0.0))
+    env = questions_of(path, val_share=0.0)
     asked = {env.reset(seed): env.question for seed in range(30)}
-    assert set(asked) == {one["query"] for one in MATH}
-    for entry in MATH:
-        question = asked[entry["query"]]
-        assert (question.kind, question.original) == (entry["type"], entry["original_question"])
-        assert question.answer == entry["response"].split("The answer is: ")[1]
-    split = MetaMathQAEnv(MetaMathQAConfig(data_path=path, val_share=0.5))
+    found = [(asked[one["query"]].kind, asked[one["query"]].original, asked[one["query"]].answer) for one in MATH]
+    wanted = [(one["type"], one["original_question"], one["response"].split("The answer is: ")[1]) for one in MATH]
+    assert (found, len(asked)) == (wanted, len(MATH))
+    split = questions_of(path, val_share=0.5)
     kept = [{split.reset(seed, mode) and split.question.original for seed in range(30)} for mode in ("train", "val")]
     assert not kept[0] & kept[1]  # variations of a question stay together
 
@@ -578,13 +487,3 @@ def test_metamathqa_as_published(tmp_path: Path, form: str) -> None:
 def test_the_files_are_what_their_program_writes() -> None:
     for name, text in generate_data.files().items():
         assert Path(included_file(name)).read_text(encoding="utf-8") == text
-
-
-def test_the_shop_has_all_that_is_wanted_of_it() -> None:
-    shop = shop_for(WebShopConfig())
-    assert (len(shop.products), len(shop.wishes)) == (60, 120)
-    for wish in shop.wishes:
-        assert set(wish.attributes) <= set(wish.product.attributes)
-        assert wish.options is not None
-        choices = list(wish.product.options.values())
-        assert all(option in values for option, values in zip(wish.options, choices, strict=True))
