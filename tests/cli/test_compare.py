@@ -13,11 +13,9 @@ from tests.cli.test_tool import command, told
 def saved(path: Path, scores: dict[str, list[float]], seed: int = 0) -> str:
     """An evaluation of one agent with these scores by mission, in a file."""
     episodes = [
-        EpisodeRecord(
-            mission=mission, episode=number, seed=seed + number, assignment={"a": path.stem}, returns={"a": score}
-        )
+        EpisodeRecord(mission=mission, episode=n, seed=seed + n, assignment={"a": path.stem}, returns={"a": score})
         for mission, own in scores.items()
-        for number, score in enumerate(own)
+        for n, score in enumerate(own)
     ]
     EvaluationResult(episodes=tuple(episodes)).to_json(path)
     return str(path)
@@ -40,10 +38,10 @@ def test_two_evaluations_are_compared_mission_by_mission_and_as_a_whole(tmp_path
 
 
 def test_policies_that_met_have_a_row_each(tmp_path: Path) -> None:
-    returns = [{"a": 2.0, "b": 1.0}, {"a": 4.0, "b": 0.0}]
+    assignment, returns = {"a": "good", "b": "bad"}, ({"a": 2.0, "b": 1.0}, {"a": 4.0, "b": 0.0})
     episodes = [
-        EpisodeRecord(mission="m", episode=number, seed=number, assignment={"a": "good", "b": "bad"}, returns=own)
-        for number, own in enumerate(returns)
+        EpisodeRecord(mission="m", episode=n, seed=n, assignment=assignment, returns=own)
+        for n, own in enumerate(returns)
     ]
     EvaluationResult(episodes=tuple(episodes)).to_json(tmp_path / "r.json")
     result = command("compare", str(tmp_path / "r.json"))

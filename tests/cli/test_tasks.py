@@ -14,6 +14,8 @@ from parallel_envs.multiagent.by_name import EnvInspection
 from parallel_envs.tasks import TaskWay
 from tests.cli.test_tool import command, told
 
+MAKING = "envs = ParallelEnvManager([GridNaviEnv] * 8) envs.reset(tasks=[("
+NONE = "cartpole.CartPoleEnv way none: its reset takes options and does not read options['task']"
 READS_OPTIONS = EnvInspection(
     layers=("here.Env",),
     is_gymnasium=True,
@@ -29,24 +31,8 @@ READS_OPTIONS = EnvInspection(
 @pytest.mark.parametrize(
     ("env", "exit_code", "parts"),
     [
-        (
-            "parallel_envs.testing.families:GridNaviEnv",
-            0,
-            [
-                "reset_task(task",
-                "also get_task, sample_tasks",
-                "envs = ParallelEnvManager([GridNaviEnv] * 8) envs.reset(tasks=[(",
-            ],
-        ),
-        (
-            "CartPole-v1",
-            1,
-            [
-                "lineage gymnasium.wrappers.common.TimeLimit holds",
-                "cartpole.CartPoleEnv way none: its reset takes options and does not read options['task']",
-                'ParallelEnvManager("CartPole-v1", num_envs=8, task_setter=give)',
-            ],
-        ),
+        ("parallel_envs.testing.families:GridNaviEnv", 0, ["reset_task(task", "also get_task, sample_tasks", MAKING]),
+        ("CartPole-v1", 1, ["lineage gymnasium.wrappers.common.TimeLimit holds", NONE, "task_setter=give)"]),
         ("tests.cli.test_tasks:Nothing", 2, ["has no attribute 'Nothing'"]),
         ("CartPol-v1", 2, ["'CartPol-v1' is unknown. Did you mean 'CartPole-v1'"]),
         ("CartPole-*", 2, ["names 2 environments. Give one of 'CartPole-v0', 'CartPole-v1'"]),
@@ -72,7 +58,6 @@ def never_ready() -> None:
     ("name", "changes", "line"),
     [
         ("here:Env", {}, 'way      reset(options={"task": task}), which reads it'),
-        ("here:Env", {}, "example  envs = ParallelEnvManager([Env] * 8)"),
         (
             "mpe2.simple_spread_v3?N=5",
             {"is_gymnasium": False},

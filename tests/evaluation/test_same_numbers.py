@@ -13,6 +13,7 @@ import pytest
 from parallel_envs.choices import StartMethod
 from parallel_envs.evaluation import EvaluationResult, Mission, evaluate
 from parallel_envs.policies import PolicySpec
+from parallel_envs.testing import ScriptedAgentsEnv, Stay
 from tests.evaluation.stages import Counting, Course, Drawing, Together
 
 COURSES = [Mission(name="course", env=Course), Mission(name="long course", env=Course, kwargs={"length": 15})]
@@ -107,24 +108,31 @@ def test_an_episode_is_the_same_whatever_else_is_played(reference: dict[str, Eva
         assert records[record.key] == record
 
 
+def crowd() -> ScriptedAgentsEnv:
+    """Its agents come and go."""
+    return ScriptedAgentsEnv([{0: Stay(last=9), ("a", 1): Stay(last=3), "late": Stay(first=4, last=9)}])
+
+
 @pytest.mark.parametrize(
-    ("strategy", "jobs"),
+    ("strategy", "jobs", "timeout"),
     [
-        ("sequential", 0),
-        ("thread", 0),
-        ("batch", 0),
-        (True, 0),
-        ("process", 0),
-        ("auto", 2),
-        pytest.param("thread", 2, marks=pytest.mark.slow),
-        pytest.param("process", 4, marks=pytest.mark.slow),
+        ("sequential", 0, 60.0),
+        ("thread", 0, 60.0),
+        ("batch", 0, None),
+        (True, 0, None),
+        ("process", 0, 60.0),
+        ("auto", 2, None),
+        pytest.param("thread", 2, None, marks=pytest.mark.slow),
+        pytest.param("process", 4, None, marks=pytest.mark.slow),
     ],
 )
-def test_strategies_play_the_same(strategy: Any, jobs: int) -> None:
-    policies = {**drawn_by_chance(), "drawing": "random"}
-    plain = evaluate(COURSES[:1], policies, 3, seed=7)
-    found = evaluate(COURSES[:1], policies, 3, jobs=jobs, parallel_policy=strategy, seed=7)
+def test_strategies_play_the_same(strategy: Any, jobs: int, timeout: float | None) -> None:
+    policies = {"random": "random", "made": PolicySpec("tests.evaluation.stages:Counting"), "object": Counting()}
+    missions = [COURSES[0], Mission(name="crowd", env=crowd)]
+    plain = evaluate(missions, policies, 3, seed=7)
+    found = evaluate(missions, policies, 3, jobs=jobs, parallel_policy=strategy, action_timeout=timeout, seed=7)
     assert found.episodes == plain.episodes
+    assert found.failures == ()
 
 
 def untrained(observation_space: Any, action_space: Any) -> Any:
