@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from parallel_envs.evaluation import episode as episode_module
 from parallel_envs.evaluation.episode import (
     Actions,
-    EpisodeAborted,
     EpisodeContext,
     EpisodeSpec,
     WrapperActions,
@@ -206,36 +205,6 @@ def test_a_policy_that_hangs_in_a_thread_is_not_waited_for(tmp_path: Path) -> No
         assert found == [{"red": 4, "blue": 1}, {"red": 0, "blue": 1}, {"red": 0, "blue": 1}]
         assert turns.timeouts == {"red": 2}
         turns.close()
-
-
-@pytest.mark.parametrize("has_threads", [False, True])
-@pytest.mark.parametrize(
-    ("how", "at", "kind", "error"),
-    [
-        ("raise", 1, "policy", "ValueError"),
-        ("system_exit", 2, "policy", "SystemExit"),
-        ("nonsense", 1, "nonsense", "ValueError"),
-        ("nonsense", 2, "nonsense", "ValueError"),
-    ],
-)
-def test_a_policys_fault_ends_the_episode(has_threads: bool, how: str, at: int, kind: str, error: str) -> None:
-    policies = {"red": Failing(at=99), "blue": Failing(how, at)}
-    seen = {agent: SEEN[agent] for agent in policies}
-    with PolicyPool(1) as pool:
-        turns = threads(policies, pool) if has_threads else one_by_one(policies)
-        for step in range(at - 1):
-            turns.act(seen, step)
-        with pytest.raises(EpisodeAborted) as raised:
-            turns.act(seen, at - 1)
-        turns.close()
-    failure = raised.value.failure
-    assert (failure.kind, failure.error_type) == (kind, error)
-    assert f"step {at - 1}" in failure.where
-    assert "blue" in failure.where + failure.message
-    assert kind == "nonsense" or "in fail" in failure.traceback
-    with pytest.raises(EpisodeAborted) as raised:
-        one_by_one({}).act({"red": SEEN["red"]}, 0)
-    assert raised.value.failure.where == "making the policy of 'red'"
 
 
 # ---- the record ------------------------------------------------------------------------------------------------------

@@ -56,14 +56,28 @@ def test_the_second_try_counts(unharmed: EvaluationResult, tmp_path: Path, fault
 
 
 @pytest.mark.parametrize(
-    ("how", "jobs", "kind"),
-    [("raise", 0, "policy"), ("nonsense", 0, "nonsense"), ("nonsense", 1, "nonsense"), ("exit", 1, "death")],
+    ("how", "jobs", "strategy", "kind", "error"),
+    [
+        ("raise", 0, "sequential", "policy", "ValueError"),
+        ("raise", 0, "thread", "policy", "ValueError"),
+        ("system_exit", 0, "sequential", "policy", "SystemExit"),
+        ("system_exit", 0, "thread", "policy", "SystemExit"),
+        ("nonsense", 0, "thread", "nonsense", "ValueError"),
+        ("nonsense", 1, "sequential", "nonsense", "ValueError"),
+        ("exit", 1, "sequential", "death", "WorkerDied"),
+    ],
 )
-def test_a_policy_that_fails_fails_all_its_episodes(how: str, jobs: int, kind: str) -> None:
+def test_a_policy_that_fails_fails_all_its_episodes(how: str, jobs: int, strategy: Any, kind: str, error: str) -> None:
+    mission = Mission(name="m", env=Course, kwargs={"agents": ("blue",)})
     spec = PolicySpec("tests.evaluation.stages:Failing", kwargs={"how": how, "at": 3})
-    found = evaluate(Course, {"bad": spec}, 2, jobs=jobs)
-    assert [record.failure and record.failure.kind for record in found.episodes] == [kind] * 2
-    assert [record.attempts for record in found.episodes] == [2, 2]
+    found = evaluate(mission, {"bad": spec}, 2, jobs=jobs, strategy=strategy)
+    for record in found.episodes:
+        assert record.failure is not None
+        assert (record.attempts, record.failure.kind, record.failure.error_type) == (2, kind, error)
+        if kind != "death":
+            assert "step 2" in record.failure.where
+            assert "blue" in record.failure.where + record.failure.message
+            assert kind == "nonsense" or "in fail" in record.failure.traceback
 
 
 def test_a_policy_that_ends_its_own_process_is_told_without_advice_for_wrappers() -> None:

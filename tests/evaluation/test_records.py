@@ -309,23 +309,18 @@ def test_all_episodes_are_filmed_and_those_that_go_another_way_are_named(tmp_pat
     assert "Videos need an environment that takes render_mode='rgb_array'" in video.problem
 
 
-@pytest.mark.parametrize(
-    ("which", "scores", "number"),
-    [
-        ("best", [3.0, 9.0, 2.0, None, 1.0], 1),
-        ("worst", [3.0, 9.0, 2.0, None, 1.0], 4),
-        ("median", [3.0, 9.0, 2.0, None, 1.0], 2),
-        ("all", [1.0, None], 0),  # what failed is not filmed
-        ("best", [None], None),
-    ],
-)
-def test_each_mission_has_its_best_worst_and_median(which: Recorded, scores: list[Any], number: int | None) -> None:
-    episodes = tuple(
-        record(mission, place, returns={"a": score or -99.0}, failure=LOST if score is None else None)
-        for mission in ("one", "two")
-        for place, score in enumerate(scores)
-    )
-    found = chosen_records(EvaluationResult(episodes=episodes), which)
-    assert [(one.mission, one.episode) for one in found] == (
-        [] if number is None else [("one", number), ("two", number)]
-    )
+def test_each_mission_has_its_best_worst_and_median() -> None:
+    def chosen(which: Recorded, *scores: float | None) -> list[tuple[str, int]]:
+        episodes = [
+            record(mission, place, returns={"a": score or -99.0}, failure=LOST if score is None else None)
+            for mission in ("one", "two")
+            for place, score in enumerate(scores)
+        ]
+        found = chosen_records(EvaluationResult(episodes=tuple(episodes)), which)
+        return [(one.mission, one.episode) for one in found]
+
+    orders: list[tuple[Recorded, int]] = [("best", 1), ("worst", 4), ("median", 2)]
+    for which, number in orders:
+        assert chosen(which, 3.0, 9.0, 2.0, None, 1.0) == [("one", number), ("two", number)]
+    assert chosen("all", 1.0, None) == [("one", 0), ("two", 0)], "what failed is not filmed"
+    assert chosen("best", None) == []

@@ -159,13 +159,10 @@ def test_only_missions_of_one_environment_have_a_common_mean() -> None:
     assert comparable_missions(more) == [(short, long), (ACROBOT,)]
     assert "all of CartPole-v1" in more.to_table(), more.to_table()
     assert more.per_policy()["random"].mean is None
-
-
-@pytest.mark.parametrize(("env", "num_groups"), [("<lambda>", 2), ("partial", 2), ("make", 1), (None, 1)])
-def test_functions_without_a_name_are_like_no_other(env: str | None, num_groups: int) -> None:
-    settings = {"missions": {mission: {"env": env} for mission in "mn"}} if env else {}  # nothing is known of them
-    episodes = tuple(EpisodeRecord(mission=one, episode=0, seed=0, returns={"a": 1.0}) for one in "mn")
-    assert len(comparable_missions(EvaluationResult(episodes=episodes, settings=settings))) == num_groups
+    for env, num_groups in (("<lambda>", 2), ("partial", 2), ("make", 1), (None, 1)):  # without a name: like no other
+        settings = {"missions": {mission: {"env": env} for mission in "mn"}} if env else {}  # nothing is known of them
+        episodes = tuple(EpisodeRecord(mission=one, episode=0, seed=0, returns={"a": 1.0}) for one in "mn")
+        assert len(comparable_missions(EvaluationResult(episodes=episodes, settings=settings))) == num_groups
 
 
 def test_a_bound_for_a_mean_that_there_is_none_of_is_refused_before_anything_is_played() -> None:

@@ -19,43 +19,12 @@ import pytest
 from parallel_envs.evaluation import EvaluationResult
 from tests.cli.test_tool import command
 
-MISSION = '''
-import numpy as np
-from gymnasium.spaces import Box, Discrete
-from pettingzoo import ParallelEnv
+MISSION = """
+from tests.evaluation.stages import course_of
 
-
-class parallel_env(ParallelEnv):
-    """Agents that are paid the number of their action."""
-
-    metadata = {"name": "machina_1"}
-
-    def __init__(self, num_agents=2, max_cycles=20):
-        self.possible_agents = [f"agent_{number}" for number in range(num_agents)]
-        self.agents, self.max_cycles = [], max_cycles
-
-    def observation_space(self, agent):
-        return Box(-1.0, 1.0, (3,), np.float32)
-
-    def action_space(self, agent):
-        return Discrete(5)
-
-    def reset(self, seed=None, options=None):
-        self.generator, self.elapsed = np.random.default_rng(seed), 0
-        self.agents = list(self.possible_agents)
-        return self._seen(), {agent: {} for agent in self.agents}
-
-    def step(self, actions):
-        self.elapsed += 1
-        rewards = {agent: float(actions[agent]) for agent in self.agents}
-        over = dict.fromkeys(self.agents, self.elapsed == self.max_cycles)
-        told = self._seen(), rewards, dict.fromkeys(self.agents, False), over, {agent: {} for agent in self.agents}
-        self.agents = [] if self.elapsed == self.max_cycles else self.agents
-        return told
-
-    def _seen(self):
-        return {agent: self.generator.uniform(-1, 1, 3).astype(np.float32) for agent in self.agents}
-'''
+def parallel_env(num_agents=2, max_cycles=20):
+    return course_of(num_agents, length=max_cycles)
+"""
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from parallel_envs.groups import EnvStateManager
-from parallel_envs.groups.failures import BadSettings
 from parallel_envs.testing import assert_same_batch
 
 CONFIGURATION = """
@@ -73,18 +72,6 @@ def test_the_block_alone_is_a_configuration(text: str, as_file: bool, tmp_path: 
         )
     with EnvStateManager(config, mode="val") as es_manager:
         assert es_manager.num_envs == 512
-
-
-def test_mistakes_in_the_block_are_named() -> None:
-    """A part of the groups is not filled up from the defaults."""
-    for missing in ("custom_envs", "train"):
-        config = given(CONFIGURATION)
-        config.pop(missing, None)
-        config["es_manager"].pop(missing, None)
-        with pytest.raises(BadSettings, match=f"`(es_manager.)?{missing}` is missing"):
-            EnvStateManager(config, mode="train")
-    with pytest.raises(BadSettings, match=r"`es_manager.max_worker` is unknown. Did you mean `max_workers`\?"):
-        EnvStateManager({"es_manager": {"max_worker": 8}}, mode="train")
 
 
 @pytest.mark.slow

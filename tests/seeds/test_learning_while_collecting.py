@@ -19,9 +19,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import yaml
-from gymnasium.spaces import Box, Discrete
 from numpy import ndenumerate
-from pettingzoo import ParallelEnv
 
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
 from parallel_envs.learners.config import load_settings
@@ -48,41 +46,10 @@ SAC = SACConfig(learning_starts=8, batch_size=8, buffer_size=400, hidden=(8,))
 ROWS, STEPS = 2, 160
 
 
-class Gathering(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ships no type information
-    """Three agents of one kind; each is paid for what it does. Episodes have four steps."""
-
-    metadata = {"name": "gathering"}  # noqa: RUF012  # PettingZoo's form
-    possible_agents = ["agent_0", "agent_1", "agent_2"]  # noqa: RUF012  # PettingZoo's form
-
-    def __init__(self, *, discrete: bool = True) -> None:
-        self.space: Any = Discrete(2) if discrete else Box(-1.0, 1.0, (1,))
-
-    def observation_space(self, agent: str) -> Any:
-        return Box(-1.0, 1.0, (2,))
-
-    def action_space(self, agent: str) -> Any:
-        return self.space
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        if seed is not None:
-            self.source = np.random.default_rng(seed)
-        self.agents, self.turn = list(self.possible_agents), 0
-        return self.seen(), {agent: {} for agent in self.agents}
-
-    def seen(self) -> Any:
-        return {agent: self.source.uniform(-1, 1, 2).astype(np.float32) for agent in self.possible_agents}
-
-    def step(self, actions: Any) -> Any:
-        self.turn += 1
-        over, there = self.turn == 4, list(self.possible_agents)
-        self.agents = [] if over else there
-        rewards = {agent: float(np.sum(actions[agent])) for agent in there}
-        return self.seen(), rewards, dict.fromkeys(there, over), dict.fromkeys(there, False), {one: {} for one in there}
-
-
 @contextmanager
 def learners(algorithm: Any, *, discrete: bool = True, **options: Any) -> Iterator[IndependentLearners]:
-    factory = partial(Gathering, discrete=discrete)
+    spread = pytest.importorskip("mpe2.simple_spread_v3")
+    factory = partial(spread.parallel_env, max_cycles=4, continuous_actions=not discrete)
     with (
         MultiAgentEnvManager([factory] * ROWS, backend="serial") as envs,
         IndependentLearners(envs, algorithm, seed=3, **options) as made,

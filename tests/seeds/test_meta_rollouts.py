@@ -172,18 +172,6 @@ def test_a_pool_is_collected_first(algorithm: str, tmp_path: Path) -> None:
         assert learner.agent.counters["updates"] == 2
 
 
-@pytest.mark.parametrize("arch", ["markov", *(pytest.param(one, marks=SLOW) for one in ("memory", "memory_markov"))])
-def test_it_falls_back_to_sequential_collection_and_comes_to_the_same(arch: str, tmp_path: Path) -> None:
-    results = []
-    for workers in (1, 2):
-        with Learner(settings("GridNavi-v0", tmp_path / str(workers), arch=arch, workers=workers)) as learner:
-            assert (learner.train_env_parallel is None) == (workers == 1)
-            assert learner.train_env.get_wrapper_attr("_config").add_previous_action == (arch != "markov")
-            learner.train()
-            results.append([learner.agent.parameters.matrix.weights.numpy().copy(), learner.evaluate().returns])
-    assert_same_batch(results[1], results[0])
-
-
 def test_an_init_env_of_the_users_own_gets_all_words_and_must_tell_its_tasks(tmp_path: Path) -> None:
     class Adding(parallel_envs.learners.Learner):
         def init_env(self, *args: Any, **kwargs: Any) -> None:
