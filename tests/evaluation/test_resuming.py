@@ -146,7 +146,8 @@ def test_a_disk_that_is_full_for_a_while_ends_nothing_and_one_that_stays_full_lo
 
 
 def test_saving_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, saved = SimpleNamespace(now=0.0, monotonic=lambda: clock.now), list[float]()
+    clock, saved = SimpleNamespace(now=0.0), list[float]()
+    clock.monotonic = lambda: clock.now
 
     def result() -> EvaluationResult:
         saved.append(clock.now)

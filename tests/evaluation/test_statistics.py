@@ -74,7 +74,11 @@ def test_summaries_worked_by_hand() -> None:
 
 
 def test_failed_episodes_are_no_successes() -> None:
-    cases = [([True, False, True, True], 0, 0.75), ([True, True], 2, 0.5), ([True, None, False], 0, 0.5)]
+    cases: list[tuple[list[bool | None], int, float | None]] = [
+        ([True, False, True, True], 0, 0.75),
+        ([True, True], 2, 0.5),
+        ([True, None, False], 0, 0.5),
+    ]
     for successes, failed, rate in [*cases, ([None, None], 1, None), ([], 2, 0.0), ([], 0, None)]:
         assert success_rate(iter(successes), failed) == rate
 
