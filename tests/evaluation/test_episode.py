@@ -60,7 +60,7 @@ NAMES = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=5, unique
 
 
 @given(NAMES, st.integers(1, 4), st.integers(0, 1 << 40))
-def test_seeds_differ_and_do_not_depend_on_what_else_is_played(names: list[str], episodes: int, seed: int) -> None:
+def test_seeds_do_not_depend_on_what_else_is_played(names: list[str], episodes: int, seed: int) -> None:
     alone = {spec.key: spec for spec in episode_specs(names[:1], episodes, seed)}
     among = {spec.key: spec for spec in episode_specs(names[::-1], episodes + 3, seed)}
     assert list(among) == [(name, number) for name in names[::-1] for number in range(episodes + 3)]
@@ -68,6 +68,9 @@ def test_seeds_differ_and_do_not_depend_on_what_else_is_played(names: list[str],
         seeds = [(spec.env_seed, spec.global_seed, spec.agent_seed(2)) for spec in (one, among[key])]
         assert seeds[0] == seeds[1]
         assert one.dealing().random() == among[key].dealing().random()
+
+
+def test_all_seeds_differ() -> None:
     everywhere = [*episode_specs(["a", "b", "ab"], 20, 0), *episode_specs(["a"], 20, 1)]
     drawn = [
         one for spec in everywhere for one in (spec.env_seed, spec.global_seed, spec.agent_seed(0), spec.agent_seed(1))
@@ -124,7 +127,7 @@ def test_a_noop_is_the_action_nearest_to_zero_that_is_allowed(space: Any, mask: 
 
 # ---- turns, by a clock that stands still unless a policy moves it ----------------------------------------------------
 
-SEEN = {agent: np.zeros(3, np.float32) for agent in AGENTS}
+SEEN = {agent: np.zeros(3, np.float32) for agent in ("red", "blue")}
 
 
 class Clock:
@@ -136,13 +139,6 @@ class Clock:
     def monotonic(self) -> float:
         self.now += self.tick
         return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(episode_module, "time", clock)
-    return clock
 
 
 class Slow:
@@ -157,15 +153,6 @@ class Slow:
         return 4
 
 
-def one_by_one(policies: dict[Any, Any], **settings: Any) -> Actions:
-    env, config = Course(), EvaluationConfig(**{"action_timeout": 0.25, **settings})
-    return Actions(policies.__getitem__, env, config, 0)
-
-
-def threads(policies: dict[Any, Any], pool: PolicyPool, **settings: Any) -> Actions:
-    return WrapperActions(policies.__getitem__, Course(), EvaluationConfig(**settings), 0, "thread", pool)
-
-
 @pytest.mark.parametrize(
     ("seconds", "settings", "actions", "num_late", "num_asked"),
     [
@@ -177,15 +164,22 @@ def threads(policies: dict[Any, Any], pool: PolicyPool, **settings: Any) -> Acti
     ],
 )
 def test_a_late_action_is_dropped_and_counted(
-    clock: Clock, seconds: list[float], settings: dict[str, Any], actions: list[int], num_late: int, num_asked: int
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: list[float],
+    settings: dict[str, Any],
+    actions: list[int],
+    num_late: int,
+    num_asked: int,
 ) -> None:
-    slow = Slow(clock, *seconds)
-    turns = one_by_one({"red": slow, "blue": Slow(clock)}, **settings)
-    seen = {agent: SEEN[agent] for agent in ("red", "blue")}
-    found = [turns.act(seen, step) for step in range(len(actions))]
+    clock = Clock()
+    monkeypatch.setattr(episode_module, "time", clock)
+    policies = {"red": Slow(clock, *seconds), "blue": Slow(clock)}
+    config = EvaluationConfig(**{"action_timeout": 0.25, **settings})
+    turns = Actions(policies.__getitem__, Course(), config, 0)
+    found = [turns.act(SEEN, step) for step in range(len(actions))]
     assert found == [{"red": action, "blue": 4} for action in actions]
     assert turns.timeouts == ({"red": num_late} if num_late else {})
-    assert slow.asked == num_asked
+    assert policies["red"].asked == num_asked
 
 
 def test_a_policy_that_hangs_in_a_thread_is_not_waited_for(tmp_path: Path) -> None:
@@ -198,10 +192,11 @@ def test_a_policy_that_hangs_in_a_thread_is_not_waited_for(tmp_path: Path) -> No
                 wait_at(tmp_path / "gate")
             return 4
 
+    policies: dict[Any, Any] = {"red": Waiting(), "blue": Failing(at=99)}
+    config = EvaluationConfig(action_timeout=0.5)
     with Gate(tmp_path / "gate"), PolicyPool(1) as pool:
-        turns = threads({"red": Waiting(), "blue": Failing(at=99)}, pool, action_timeout=0.5)
-        seen = {agent: SEEN[agent] for agent in ("red", "blue")}
-        found = [turns.act(seen, step) for step in range(3)]
+        turns = WrapperActions(policies.__getitem__, Course(), config, 0, "thread", pool)
+        found = [turns.act(SEEN, step) for step in range(3)]
         assert found == [{"red": 4, "blue": 1}, {"red": 0, "blue": 1}, {"red": 0, "blue": 1}]
         assert turns.timeouts == {"red": 2}
         turns.close()
