@@ -253,14 +253,6 @@ def begun(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_number_of_agents_is_kept_in_the_file(tmp_path: Path) -> None:
-    file, words = str(tmp_path / "r.json"), ("-m", "tests.evaluation.stages:hidden", "-p", "noop", "--cogs", "3")
-    assert command("eval", *words, "-e", "1", "-o", file).exit_code == 0
-    assert command("eval", "--resume", file, *TRUST, "-e", "2").exit_code == 0
-    assert [len(record.returns) for record in EvaluationResult.from_json(file).episodes] == [3, 3]
-    assert command("eval", "--resume", file, *TRUST, "--cogs", "2").exit_code == 2
-
-
 def test_the_file_is_enough_to_go_on_and_what_no_number_depends_on_may_be_given_besides(begun: Path) -> None:
     before, other = begun.read_text(encoding="utf-8"), begun.with_name("other.json")
     words = ("-o", str(other), "--jobs", "2", "-e", "4", "--format", "csv", *CART)
@@ -285,11 +277,14 @@ def test_a_file_that_a_program_wrote_is_enough_where_it_gave_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # short paths: an error text in a box is wrapped
-    play("CartPole-v1", {"it": "random"}, 2, save="named.json")
+    play("tests.evaluation.stages:hidden", {"it": "random"}, 2, num_agents=3, save="named.json")
     play("CartPole-v1", {"it": lambda seen: 0}, 2, save="unnamed.json")
-    result = command("eval", "--resume", "named.json", "-e", "3")
-    assert result.exit_code == 0, result.output
-    assert len(EvaluationResult.from_json("named.json").episodes) == 3
+    for episodes in (3, 4):  # by a program and by the command
+        result = command("eval", "--resume", "named.json", "-e", str(episodes), *TRUST)
+        assert result.exit_code == 0, result.output
+        found = EvaluationResult.from_json("named.json")
+        assert [len(record.returns) for record in found.episodes] == [3] * episodes
+    assert command("eval", "--resume", "named.json", *TRUST, "--cogs", "2").exit_code == 2
     refused = command("eval", "--resume", "unnamed.json")
     assert refused.exit_code == 2
     assert "unnamed.json does not hold the texts of what was evaluated" in told(refused)
