@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -155,27 +156,21 @@ def test_late_actions_are_shown_and_are_exit_code_1_unless_they_are_allowed() ->
     assert document["missions"]["CartPole-v1"]["late"] == sum(late)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_what_cannot_be_written_costs_no_numbers_and_is_exit_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    for words, message in (
         (["-o", "r.json"], "No space left on device"),
         (["--save-episodes", "."], "Episode 0 of CartPole-v1 is not saved: [Errno 28] No space left on device"),
-    ],
-)
-def test_what_cannot_be_written_costs_no_numbers_and_is_exit_code_1(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: Path, target: Path) -> Path:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Path, "replace", refuse)
-    result = evaluated(*words)
-    assert result.exit_code == 1, result.output
-    assert "return per agent" in result.stdout
-    assert message in told(result)
-    assert "Episode 1" not in result.output, "once is enough"
-    assert list(tmp_path.iterdir()) == []
+    ):
+        result = evaluated(*words)
+        assert result.exit_code == 1, result.output
+        assert "return per agent" in result.stdout
+        assert message in told(result)
+        assert "Episode 1" not in result.output, "once is enough"
+        assert list(tmp_path.iterdir()) == []
 
 
 def told_by(result: EvaluationResult) -> list[Any]:

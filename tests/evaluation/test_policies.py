@@ -53,12 +53,11 @@ def test_names(policies: Any, names: list[str]) -> None:
     assert [candidate.name for candidate in candidates_of(policies)] == names
 
 
-@pytest.mark.parametrize(
-    ("given_", "proportions"), [(None, [3.0, 1.0]), ([1, 4], [1.0, 4.0]), ({"noop": 5}, [3.0, 5.0])]
-)
-def test_a_specs_own_proportion_counts_unless_others_are_given(given_: Any, proportions: list[float]) -> None:
-    found = candidates_of(["class=random,proportion=3", "noop"], given_)
-    assert [one.proportion for one in found] == proportions
+def test_a_specs_own_proportion_counts_unless_others_are_given() -> None:
+    cases: list[tuple[Any, list[float]]] = [(None, [3.0, 1.0]), ([1, 4], [1.0, 4.0]), ({"noop": 5}, [3.0, 5.0])]
+    for others, proportions in cases:
+        found = candidates_of(["class=random,proportion=3", "noop"], others)
+        assert [one.proportion for one in found] == proportions
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------

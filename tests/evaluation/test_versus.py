@@ -110,16 +110,18 @@ def test_two_policies_stand_side_by_side_and_are_compared(tmp_path: Path) -> Non
     assert all(f"{name} in CartPole-v1: mean is" in told(missed) for name in POLICIES)
 
 
-@pytest.mark.parametrize(
-    "words", [[*BOTH, "--versus"], [*BOTH, "--proportions", "1,1"], ["-p", "class=random,proportion=2", "-p", "noop"]]
-)
-def test_versus_and_proportions_have_policies_share_the_agents(words: list[str]) -> None:
-    result = command("eval", "-m", TEAM, *words, "-e", "2", "--format", "json")
-    assert result.exit_code == 0, result.output
-    assert "The 2 policies share the agents of each episode: their rows are mixed." in told(result)
-    document = json.loads(result.stdout)
-    assert "versus" not in document["settings"]
-    assert all(len(set(one["assignment"].values())) == 2 for one in document["episodes"])
+def test_versus_and_proportions_have_policies_share_the_agents() -> None:
+    for words in (
+        (*BOTH, "--versus"),
+        (*BOTH, "--proportions", "1,1"),
+        ("-p", "class=random,proportion=2", "-p", "noop"),
+    ):
+        result = command("eval", "-m", TEAM, *words, "-e", "2", "--format", "json")
+        assert result.exit_code == 0, result.output
+        assert "The 2 policies share the agents of each episode: their rows are mixed." in told(result)
+        document = json.loads(result.stdout)
+        assert "versus" not in document["settings"]
+        assert all(len(set(one["assignment"].values())) == 2 for one in document["episodes"])
 
 
 def test_a_mission_with_too_few_agents_for_all_policies_is_named() -> None:
