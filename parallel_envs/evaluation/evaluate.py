@@ -232,6 +232,7 @@ def evaluate(
         options = {
             "jobs": str(jobs),
             "strict": bool(strict),
+            **({} if num_agents is None else {"cogs": int(num_agents)}),
             **{name: text for name, text in texts.items() if text is not None},
             **(options or {}),
         }

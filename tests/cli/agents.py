@@ -18,39 +18,28 @@ class Left:
 
 
 class Crashes:
-    """Fails in its fifth step, which a rehearsal does not reach."""
+    """Does something wrong in its fifth step, which a rehearsal does not reach."""
 
-    def __init__(self) -> None:
-        self.steps = 0
+    steps = 0
 
     def step(self, observation: Any) -> int:
         self.steps += 1
         if self.steps == 5:
-            raise RuntimeError("the network gave nan")
+            self.wrong()
         return 0
+
+    def wrong(self) -> None:
+        raise RuntimeError("the network gave nan")
 
 
 class Interrupted(Crashes):
-    """A Ctrl-C in its fifth step."""
-
-    def step(self, observation: Any) -> int:
-        self.steps += 1
-        if self.steps == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-        return 0
+    def wrong(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
 
 
-class Slow:
-    """Pushes the cart to the left, and takes 0.1 s for its third action."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def step(self, observation: Any) -> int:
-        self.steps += 1
-        if self.steps == 3:
-            time.sleep(0.1)
-        return 0
+class Slow(Crashes):
+    def wrong(self) -> None:
+        time.sleep(0.1)
 
 
 class TwoSteps(gymnasium.Env[Any, Any]):

@@ -56,19 +56,14 @@ def found(num_workers: int = 8, **changes: Any) -> dict[str, Finding]:
     [
         ({"watches_processes": False}, "system", "problem", 'backend="thread"'),
         ({"trials": {"forkserver": FAILS, "spawn": WORKS}}, "forkserver", "problem", 'Say context="spawn".'),
-        ({"trials": {"forkserver": WORKS, "fork": FAILS}}, "fork", "note", ""),
         ({"trials": {"forkserver": FAILS, "spawn": FAILS}}, "spawn", "problem", 'Say backend="thread"'),
         ({"trials": {"fork": Trial(error="OSError: [Errno 24] Too many open files")}}, "fork", "problem", "See desc"),
         ({"usable_cores": 1}, "cores", "note", "Workers take turns on one core"),
         ({"limits": Limits(cores=2.5)}, "cores", "note", "Use 2 workers"),
-        ({"usable_cores": 4}, "cores", "note", "8 workers take turns"),
         ({"memory_available_bytes": 200 << 20}, "memory", "problem", "Use at most 4, with several envs each."),
         ({"limits": Limits(memory_bytes=GIB, memory_used_bytes=GIB - 100)}, "memory", "problem", "Use at most 1,"),
-        ({"memory_available_bytes": None}, "memory", "note", ""),
         ({"descriptors": 40}, "descriptors", "problem", "Say `ulimit -n 56` before"),
         ({"descriptors": 40, "most_descriptors": 40}, "descriptors", "problem", "or use at most 2 workers"),
-        ({"descriptors": 20, "most_descriptors": 20}, "descriptors", "problem", "your hard limit is 20: raise it."),
-        ({"descriptors": 40, "most_descriptors": None}, "descriptors", "problem", "ulimit -n 56"),
         ({"descriptors": None}, "descriptors", "ok", ""),
         ({"limits": Limits(processes=60, processes_used=30)}, "processes", "problem", "8 workers may need 48"),
         ({"user_processes": 20}, "processes", "problem", "raise `ulimit -u`"),
@@ -100,14 +95,9 @@ VERSION_2 = {
     "a/b/pids.current": "7",
     "other/memory.max": "5",
 }
-VERSION_1 = {
-    "cpu/job/cpu.cfs_quota_us": "50000",
-    "cpu/job/cpu.cfs_period_us": "100000",
-    "memory/job/memory.limit_in_bytes": "9223372036854771712",
-    "memory/memory.limit_in_bytes": "4096",
-    "memory/memory.usage_in_bytes": "96",
-    "pids/pids.max": "max",
-}
+QUOTA, PERIOD = "cpu/job/cpu.cfs_quota_us", "cpu/job/cpu.cfs_period_us"
+MEMORY = {"memory/job/memory.limit_in_bytes": "9223372036854771712", "memory/memory.limit_in_bytes": "4096"}
+VERSION_1 = {QUOTA: "50000", PERIOD: "100000", **MEMORY, "memory/memory.usage_in_bytes": "96", "pids/pids.max": "max"}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +105,7 @@ VERSION_1 = {
     [
         ("0::/a/b\n", VERSION_2, Limits(1.5, 1000, 300, 50, 7)),  # the tightest on the way up
         ("4:memory:/job\n2:cpu,cpuacct:/job\n1:pids:/\n0::/\n", VERSION_1, Limits(0.5, 4096, 96)),
-        ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, Limits()),
+        ("1:cpu:/job\n", {QUOTA: "-1", PERIOD: "100000"}, Limits()),
         ("nonsense", {}, Limits()),
     ],
 )
@@ -145,12 +135,11 @@ def test_the_table_ends_with_the_problems() -> None:
     program = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (24, 24)); import parallel_envs.cli as c; c.main()"
     words = [sys.executable, "-c", program, "doctor", "-w", "1000000"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     text = " ".join(done.stdout.split())
     assert "problem descriptors 24 open files are allowed (ulimit -n): room for 0 workers" in text
     assert "1000000 workers do not fit." in text
     assert "Problems: " in text
-    assert "Traceback" not in done.stderr
 
 
 def test_what_stands_in_the_way_of_workers_is_part_of_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,12 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
 from typer.testing import Result
 
-from parallel_envs.cli.outputs import Threshold
 from parallel_envs.evaluation import EvaluationResult
 from parallel_envs.evaluation import evaluate as play
 from parallel_envs.evaluation.recordings import read_episode
@@ -28,7 +28,6 @@ from tests.cli.test_tool import command, told
 
 CART = ("-m", "CartPole-v1")
 LEFT = ("-p", "tests.cli.agents:Left")
-SPREAD = ("-m", "mpe2.simple_spread_v3")
 
 
 def evaluated(*words: str) -> Result:
@@ -36,11 +35,10 @@ def evaluated(*words: str) -> Result:
     return command("eval", *CART, *LEFT, "-e", "2", *words)
 
 
-def test_every_format_tells_the_same_numbers_and_progress_is_not_in_them() -> None:
+def test_every_format_tells_the_same_numbers_and_progress_is_not_in_them(tmp_path: Path) -> None:
     result = evaluated()
     assert result.exit_code == 0, result.output
     assert "return per agent" in result.stdout
-    assert "tests.cli.agents:Left" in result.stdout
     assert "2 of 2 episodes (100%)" in result.stderr
     assert "100%" not in result.stdout
     episodes = json.loads(evaluated("--format", "json").stdout)["episodes"]
@@ -49,20 +47,15 @@ def test_every_format_tells_the_same_numbers_and_progress_is_not_in_them() -> No
     rows = csv.DictReader(io.StringIO(evaluated("--format", "csv").stdout))
     assert [float(row["return:agent_0"]) for row in rows] == returns
     assert yaml.safe_load(evaluated("--format", "yaml").stdout)["missions"]["CartPole-v1"]["mean"] == sum(returns) / 2
-    nothing = EvaluationResult(episodes=())
-    assert Threshold.parse("late:mean=3").missed_by(nothing) == ["late: mean is not known, and 3 is required."]
-
-
-@pytest.mark.parametrize(("name", "beginning"), [("r.csv", "mission,"), ("r.yml", "kind: "), ("r.txt", "┏")])
-def test_a_file_is_written_as_its_ending_says(name: str, beginning: str, tmp_path: Path) -> None:
-    assert evaluated("-o", str(tmp_path / name)).exit_code == 0
-    assert (tmp_path / name).read_text(encoding="utf-8").startswith(beginning)
+    for name, beginning in (("r.csv", "mission,"), ("r.yml", "kind: "), ("r.txt", "┏")):
+        assert evaluated("-o", str(tmp_path / name)).exit_code == 0
+        assert (tmp_path / name).read_text(encoding="utf-8").startswith(beginning)
 
 
 def test_settings_reach_the_evaluation(tmp_path: Path) -> None:
     pytest.importorskip("mpe2")
     words = "-p random -p noop --proportions 2,1 -s 7 --seed 5 --action-timeout-ms 60000 -e 3 --parallel-policy thread"
-    result = command("eval", *SPREAD, *words.split(), "-o", str(tmp_path / "r.json"))
+    result = command("eval", "-m", "mpe2.simple_spread_v3", *words.split(), "-o", str(tmp_path / "r.json"))
     assert result.exit_code == 0, result.output
     read = EvaluationResult.from_json(tmp_path / "r.json")
     expected = {"seed": 5, "max_steps": 7, "action_timeout": 60.0, "parallel_policy": "thread"}
@@ -80,16 +73,6 @@ def test_players_may_take_turns() -> None:
     assert refused.exit_code == 2
     assert "Give --turns 'sequential'" in told(refused)
     assert command(*words, "--turns", "sequential").exit_code == 0
-
-
-@pytest.mark.parametrize("mission", ["CartPole-v1", "mpe2/simple_spread-v3?max_cycles=5"])
-def test_workers_give_the_same_numbers(mission: str, tmp_path: Path) -> None:
-    files = [tmp_path / f"{jobs}.json" for jobs in "02"]
-    for file in files:
-        words = ("-m", mission, "-p", "random", "-e", "3", "-o", str(file), "--jobs", file.stem)
-        assert command("eval", *words).exit_code == 0
-    here, there = (told_by(EvaluationResult.from_json(file)) for file in files)
-    assert here == there
 
 
 def test_episodes_are_kept(tmp_path: Path) -> None:
@@ -117,34 +100,21 @@ def test_videos_are_made_and_what_cannot_be_filmed_is_told(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("policy", "words", "exit_code", "stdout", "stderr"),
+    ("policy", "words", "exit_code", "parts"),
     [
-        ("Crashes", [], 1, ["3 of 3 episodes failed:", "RuntimeError: the network gave nan"], "3 failed"),
-        ("Crashes", ["--strict"], 1, ["Not complete: 1 of 3 episodes were played."], "Episode 0 of 'CartPole-v1' fail"),
-        ("Interrupted", ["-o", "r.json"], 130, ["Not complete: 0 of 3 episodes were played."], "0 of 3 episodes were"),
-        (
-            "Interrupted",
-            [],
-            130,
-            [],
-            "0 of 3 episodes were played, and cannot be resumed: there is no --output FILE.js",
-        ),
+        ("Crashes", [], 1, ["3 of 3 episodes failed:", "RuntimeError: the network gave nan", "3 failed"]),
+        ("Crashes", ["--strict"], 1, ["1 of 3 episodes were played.", "Episode 0 of 'CartPole-v1' fail"]),
+        ("Interrupted", ["-o", "r.json"], 130, ["Not complete: 0 of 3 episodes were played."]),
+        ("Interrupted", [], 130, ["0 of 3 episodes were played, and cannot be resumed: there is no --output FILE.js"]),
     ],
 )
 def test_failures_and_ctrl_c_are_exit_codes(
-    policy: str,
-    words: list[str],
-    exit_code: int,
-    stdout: list[str],
-    stderr: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    policy: str, words: list[str], exit_code: int, parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = command("eval", *CART, "-p", f"tests.cli.agents:{policy}", "-e", "3", *words)
     assert result.exit_code == exit_code
-    assert [part for part in stdout if part not in result.stdout] == []
-    assert stderr in " ".join(result.stderr.split())
+    assert [part for part in parts if part not in told(result)] == []
     if "-o" in words:
         assert EvaluationResult.from_json(tmp_path / "r.json").interrupted
 
@@ -154,7 +124,6 @@ def test_failures_and_ctrl_c_are_exit_codes(
     [
         ("mean=5", 0, ""),
         ("mean=500", 1, "tests.cli.agents:Left: mean is 9.5, below 500."),
-        ("CartPole-v1:iqm=5", 0, ""),
         ("CartPole-v1:low=50", 1, "CartPole-v1: low is "),
         ("tests.cli.agents:Left:mean=50", 1, "below 50."),
         ("success=0.5", 1, "success is not known, and 0.5 is required."),
@@ -170,48 +139,38 @@ def test_thresholds_decide_about_the_exit_code(threshold: str, exit_code: int, w
         assert command("eval", *env, "--fail-below", "success=1").exit_code == 1
 
 
-def test_late_actions_are_shown_and_are_exit_code_1_unless_they_are_allowed(tmp_path: Path) -> None:
+def test_late_actions_are_shown_and_are_exit_code_1_unless_they_are_allowed() -> None:
     plain = ("eval", *CART, "-p", "tests.cli.agents:Slow", "-e", "2")
     assert "late" not in command(*plain).output  # without a deadline
-    words = (*plain, "--action-timeout-ms", "20")
-    result = command(*words, "-o", str(tmp_path / "r.json"))
+    words = (*plain, "--action-timeout-ms", "20", "--format", "json")
+    result = command(*words)
     assert result.exit_code == 1, result.output
-    assert "late" in result.stdout
     assert "late in 2 of 2 episodes (action_timeout=0.02): the agents did nothing instead." in told(result)
     assert "With --allow-late this is no error." in told(result)
-    document = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+    allowed = command(*words, "--allow-late")
+    assert allowed.exit_code == 0, allowed.output
+    assert "late in 2 of 2 episodes" in told(allowed)
+    document = json.loads(allowed.stdout)
     late = [episode["late"] for episode in document["episodes"]]
     assert min(late) >= 1
     assert document["missions"]["CartPole-v1"]["late"] == sum(late)
-    assert document["policies"]["tests.cli.agents:Slow"]["late"] == sum(late)
-    allowed = command(*words, "--allow-late", "--format", "csv")
-    assert allowed.exit_code == 0, allowed.output
-    assert all(int(row["late"]) >= 1 for row in csv.DictReader(io.StringIO(allowed.stdout)))
-    assert "late in 2 of 2 episodes" in told(allowed)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["-o", "r.json"], "No space left on device"),
-        (["-o", "r.csv"], "No space left on device"),
-        (["--save-episodes", "."], "Episode 0 of CartPole-v1 is not saved: [Errno 28] No space left on device"),
-    ],
-)
 def test_what_cannot_be_written_costs_no_numbers_and_is_exit_code_1(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: Path, target: Path) -> Path:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Path, "replace", refuse)
-    result = evaluated(*words)
-    assert result.exit_code == 1, result.output
-    assert "return per agent" in result.stdout
-    assert message in told(result)
-    assert "Episode 1" not in result.output, "once is enough"
-    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    for words, message in (
+        (["-o", "r.json"], "No space left on device"),
+        (["--save-episodes", "."], "Episode 0 of CartPole-v1 is not saved: [Errno 28] No space left on device"),
+    ):
+        result = evaluated(*words)
+        assert result.exit_code == 1, result.output
+        assert "return per agent" in result.stdout
+        assert message in told(result)
+        assert "Episode 1" not in result.output, "once is enough"
+        assert list(tmp_path.iterdir()) == []
 
 
 def told_by(result: EvaluationResult) -> list[Any]:
@@ -260,22 +219,21 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) 
 
 
 def test_policies_in_folders_are_found_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "runs" / "my cart").mkdir(parents=True)
+    (run := tmp_path / "runs" / "my cart").mkdir(parents=True)
     (tmp_path / "other").mkdir()
-    (tmp_path / "runs" / "my cart" / "policy.json").write_text('{"class": "tests.cli.agents:Left"}')
+    (run / "policy.json").write_text('{"class": "tests.cli.agents:Left"}')
     (tmp_path / "agents.py").write_text("")  # not a policy: a word that is no folder of one is kept as it is
     monkeypatch.setattr("tests.cli.agents.Left.load", lambda self, folder: None, raising=False)
     monkeypatch.chdir(tmp_path)
-    words = ("eval", *CART, "-p", "runs/my cart", "-p", "random", *TRUST)
-    assert command(*words, "-e", "2", "-o", "rest.json").exit_code == 0
-    assert command(*words, "-e", "3", "-o", "straight.json").exit_code == 0
+    assert (
+        command("eval", *CART, "-p", "runs/my cart", "-p", "random", *TRUST, "-e", "2", "-o", "r.json").exit_code == 0
+    )
     monkeypatch.chdir(tmp_path / "other")
-    result = command("eval", "--resume", "../rest.json", "-e", "3", *TRUST)
+    result = command("eval", "--resume", "../r.json", "-e", "3", *TRUST)
     assert result.exit_code == 0, result.output
-    rest, straight = (EvaluationResult.from_json(tmp_path / name) for name in ("rest.json", "straight.json"))
-    assert rest.episodes == straight.episodes
-    assert rest.settings == straight.settings
-    assert rest.options["policy"] == {"runs/my cart": str(tmp_path / "runs" / "my cart"), "random": "random"}
+    found = EvaluationResult.from_json("../r.json")
+    assert (len(found.episodes), found.failures) == (6, ())
+    assert found.options["policy"] == {"runs/my cart": str(run), "random": "random"}
 
 
 @pytest.fixture
@@ -310,115 +268,79 @@ def test_the_file_is_enough_to_go_on_and_what_no_number_depends_on_may_be_given_
     assert found.options["strict"] is True
 
 
-def test_the_number_of_agents_is_kept_in_the_file(tmp_path: Path) -> None:
-    file, words = tmp_path / "r.json", ("-m", "tests.evaluation.stages:hidden", "-p", "noop")
-    assert command("eval", *words, "--cogs", "3", "-e", "1", "-o", str(file)).exit_code == 0
-    result = command("eval", "--resume", str(file), *TRUST, "-e", "2")
-    assert result.exit_code == 0, result.output
-    assert [len(record.returns) for record in EvaluationResult.from_json(file).episodes] == [3, 3]
-    assert command("eval", "--resume", str(file), *TRUST, "--cogs", "2").exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--seed", "6"], "begun.json was made with --seed 5, and 6 is requested."),
-        (["--steps", "8"], "begun.json was made with --steps 9, and 8 is requested."),
-        (["--action-timeout-ms", "0"], "begun.json was made with action_timeout=60.0006"),
-        (["-p", "random"], "begun.json was made with policies="),
-        (["-m", "CartPole-v0"], "holds 1 episodes that are not requested now, and would lose them."),
-        (["--proportions", "2"], "begun.json was made with policies="),
-        ({"policy": ["runs/gone"]}, "begun.json: The policy 'runs/gone' is unknown."),
-        ({"jobs": [3]}, "begun.json is damaged: its option 'jobs' is [3]. Add --jobs."),
-    ],
-)
-def test_what_contradicts_the_file_or_is_damaged_in_it_is_refused(words: Any, message: str, begun: Path) -> None:
-    if isinstance(words, dict):
-        document = json.loads(begun.read_text(encoding="utf-8"))
-        document["options"] |= words
-        begun.write_text(json.dumps(document), encoding="utf-8")
-    before = begun.read_text(encoding="utf-8")
-    result = command("eval", "--resume", str(begun), *(words if isinstance(words, list) else []), *TRUST)
-    assert result.exit_code == 2, result.output
-    assert message in told(result)
-    assert begun.read_text(encoding="utf-8") == before
-
-
 def test_a_file_that_a_program_wrote_is_enough_where_it_gave_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # short paths: an error text in a box is wrapped
-    named, unnamed = Path("named.json"), Path("unnamed.json")
-    play("CartPole-v1", {"it": "random"}, 2, save=named)
-    play("CartPole-v1", {"it": lambda seen: 0}, 2, save=unnamed)
-    result = command("eval", "--resume", str(named), "-e", "3")
-    assert result.exit_code == 0, result.output
-    assert len(EvaluationResult.from_json(named).episodes) == 3
-    refused = command("eval", "--resume", str(unnamed))
+    play("tests.evaluation.stages:hidden", {"it": "random"}, 2, num_agents=3, save="named.json")
+    play("CartPole-v1", {"it": lambda seen: 0}, 2, save="unnamed.json")
+    for episodes in (3, 4):  # by a program and by the command
+        result = command("eval", "--resume", "named.json", "-e", str(episodes), *TRUST)
+        assert result.exit_code == 0, result.output
+        found = EvaluationResult.from_json("named.json")
+        assert [len(record.returns) for record in found.episodes] == [3] * episodes
+    assert command("eval", "--resume", "named.json", *TRUST, "--cogs", "2").exit_code == 2
+    refused = command("eval", "--resume", "unnamed.json")
     assert refused.exit_code == 2
     assert "unnamed.json does not hold the texts of what was evaluated" in told(refused)
     assert "Add --policy, or resume it in that program" in told(refused)
 
 
+FOREIGN = "which neither belongs to this package nor was named by you"
+
+
 @pytest.mark.parametrize(
-    ("option", "named"),
+    ("words", "changed", "message"),
     [
-        ("policy", ["subprocess:Popen"]),
-        ("policy", ["class=subprocess:Popen,data=x"]),
-        ("mission", ["subprocess:Popen?args=x"]),
-        ("mission", {"cart": "os:system"}),
-        ("mission", ["antigravity"]),
-        ("mission", ["ctypes.macholib.*"]),  # to look for what fits would import `ctypes` and `ctypes.macholib`
-        ("mission", ["MISSIONS"]),
+        (["--seed", "6"], {}, "begun.json was made with --seed 5, and 6 is requested."),
+        (["-p", "random"], {}, "begun.json was made with policies="),
+        (["-m", "CartPole-v0"], {}, "holds 1 episodes that are not requested now, and would lose them."),
+        (TRUST, {"policy": ["runs/gone"]}, "begun.json: The policy 'runs/gone' is unknown."),
+        (TRUST, {"jobs": [3]}, "begun.json is damaged: its option 'jobs' is [3]. Add --jobs."),
+        ([], {"policy": ["subprocess:Popen"]}, FOREIGN),
+        ([], {"mission": ["subprocess:Popen?args=x"]}, FOREIGN),
+        ([], {"mission": {"cart": "os:system"}}, FOREIGN),
+        ([], {"mission": ["antigravity"]}, FOREIGN),
+        ([], {"mission": ["ctypes.macholib.*"]}, FOREIGN),  # to look for what fits would import `ctypes`
+        ([], {"mission": ["MISSIONS"]}, FOREIGN),
     ],
 )
-def test_a_file_that_names_foreign_code_runs_none_of_it(option: str, named: Any, begun: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_contradicted_damaged_or_names_foreign_code_is_refused_and_stays(
+    words: list[str], changed: dict[str, Any], message: str, begun: Path, tmp_path: Path
+) -> None:
     missions = tmp_path / "missions.yaml"
     missions.write_text("missions: {one: {env: 'subprocess:Popen', kwargs: {args: x}}}", encoding="utf-8")
     document = json.loads(begun.read_text(encoding="utf-8"))
-    document["options"]["policy"] = ["random"]
-    document["options"][option] = [str(missions)] if named == ["MISSIONS"] else named
-    begun.write_text(json.dumps(document), encoding="utf-8")
-    result = command("eval", "--resume", str(begun))
+    options = {"policy": ["random"]} if message == FOREIGN else {}
+    document["options"] |= options | changed
+    begun.write_text(json.dumps(document).replace("MISSIONS", str(missions)), encoding="utf-8")
+    before = begun.read_text(encoding="utf-8")
+    result = command("eval", "--resume", str(begun), *words, *([] if message == FOREIGN else TRUST))
     assert result.exit_code == 2, result.output
-    assert "begun.json asks for the" in told(result)
-    assert "which neither belongs to this package nor was named by you" in told(result)
+    assert message in told(result)
+    assert begun.read_text(encoding="utf-8") == before
     assert "antigravity" not in sys.modules
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-m", "CartPol-v1"], "The mission 'CartPol-v1' is unknown. Did you mean 'CartPole-v1'"),
-        (["-p", "randm"], "The policy 'randm' is unknown. Give one of 'random'"),
-        (["-p", "noop", "--versus"], "2 policies are to share at most 1 agents"),
-        (["--episods", "3"], "No such option: --episods"),
         (["--episodes", "0"], "greater than or equal to 1"),
         (["--jobs", "two"], "--jobs 'two' is neither a whole number from 0 up nor 'auto'."),
-        (["--parallel-policy", "fast"], "'fast' is not one of 'sequential'"),
-        (
-            ["--parallel-policy", "process", "-j", "1"],
-            "Give --jobs 2 or more, or --jobs 0 to play the episodes in this",
-        ),
+        (["--parallel-policy", "process", "-j", "1"], "Give --jobs 2 or more, or --jobs 0 to play the episodes in"),
         (["--strategy", "agent_0"], "--strategy 'agent_0' does not have the form AGENT=HOW"),
         (["--strategy", "agent_0=proces"], "--strategy 'proces' of the agent 'agent_0' is unknown."),
-        (["--strategy", "agent_1=thread"], "strategy names the agent 'agent_1', and the agents are 'agent_0'."),
-        (["--cogs", "2"], "has one agent, and 2 are requested."),
         (["--proportions", "a"], "--proportions 'a' are not numbers. Give one for each"),
-        (["--proportions", "0"], "The proportion 0.0 of"),
-        (["--proportions", "1,2"], "are not 1 numbers. Give one for each policy"),
         (["--output", "r.xyz"], "the ending must name the format: .json"),
         (["--output", "nowhere/r.json"], "there is no folder nowhere"),
         (["--output", "tests.json"], "it is a folder"),
         (["--resume", "nowhere.json"], "nowhere.json cannot be read"),
         (["--save-episodes", "file/kept"], "--save-episodes file/kept cannot be a folder: Not a directory"),
         (["--record", "bst"], "'bst' is not one of 'best'"),
-        (["--format", "tabel"], "'tabel' is not one of 'table'"),
         (["--fail-below", "men=3"], "there is no metric 'men'. Did you mean 'mean'?"),
         (["--fail-below", "mean"], "does not have the form METRIC=VALUE"),
         (["--fail-below", "mean=x"], "'x' is not a number"),
         (["--fail-below", "CartPol-v1:mean=3"], "Did you mean 'CartPole-v1'?"),
-        (["--seed", "-1"], "greater than or equal to 0"),
     ],
 )
 def test_mistakes_are_told_in_plain_words(
@@ -432,10 +354,3 @@ def test_mistakes_are_told_in_plain_words(
     assert message in told(result)
     assert "Traceback" not in result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "tests.json"]
-
-
-def test_without_words_there_is_help() -> None:
-    assert "Example: parallel-envs eval" in told(command("eval"))
-    result = command("eval", *CART)
-    assert result.exit_code == 2
-    assert "Missing option '--policy'" in told(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 from parallel_envs.evaluation import BadEvaluation, Mission, candidates_of, evaluate, missions_of
 from parallel_envs.evaluation.comparison import compare_results
 from parallel_envs.evaluation.recordings import check_can_record
-from parallel_envs.policies import AgentPolicy, MultiAgentPolicy, NoopAgent, PolicySpec, load_policy
-from tests.evaluation.stages import Counting, Course, NoReset, Unmakeable, crowded
+from parallel_envs.policies import NoopAgent, PolicySpec, load_policy
+from tests.evaluation.stages import Counting, Course, NoReset, Together, Unmakeable, crowded
 
 ODD = object()
 
@@ -23,18 +24,14 @@ ODD = object()
     ("settings", "text"),
     [
         ({"episodes": 0}, "episodes=0 is not a whole number from 1 up"),
-        ({"episodes": 1.5}, "episodes=1.5"),
         ({"seed": -1}, "seed=-1"),
         ({"jobs": -1}, "jobs=-1"),
-        ({"jobs": "all"}, "jobs='all' is neither"),
         ({"jobs": np.ones(2)}, "jobs=.* is neither a whole number from 0 up nor 'auto'"),
         ({"max_steps": 0}, "max_steps=0"),
         ({"action_timeout": 0}, "action_timeout=0 is not a number of seconds"),
         ({"lateness_budget": float("nan")}, "lateness_budget=nan"),
         ({"episode_timeout": "soon"}, "episode_timeout='soon'"),
         ({"parallel_policy": "proces"}, r"parallel_policy='proces' is unknown\. .* Did you mean 'process'\?"),
-        ({"parallel_policy": 3}, "parallel_policy=3"),
-        ({"parallel_policy": "process", "jobs": 1}, "jobs=1 is one process, .* Give jobs=2 or more, or jobs=0"),
         ({"strategy": {"red": "process"}, "jobs": 1}, "jobs=1 is one process"),
         ({"parallel_policy": True, "strategy": "batch"}, "both name a strategy for all agents"),
         ({"strategy": 3}, "strategy=3 is neither a name nor a dict"),
@@ -42,11 +39,9 @@ ODD = object()
         ({"strategy": {"rde": "thread"}}, "names the agent 'rde'.* are 'red', 'blue', 'green'. Did you mean 'red'"),
         ({"num_agents": 0}, "num_agents=0 is not a whole number from 1 up"),
         ({"info_keys": "score"}, "info_keys='score' is not a list of names"),
-        ({"info_keys": 3}, "info_keys=3 is not a list of names"),
         ({"info_keys": [3]}, "info_keys=.3. is not a list"),
         ({"preload": "torch"}, "preload='torch' is not a list of names"),
         ({"preload": ["no_such_module"]}, "cannot be found"),
-        ({"preload": ["no_such_package.module"]}, "cannot be found"),
         ({"trajectories": 1}, "trajectories=1 is neither True nor False"),
         ({"strict": "yes"}, "strict='yes' is neither True nor False"),
         ({"versus": "no"}, "versus='no' is neither True nor False"),
@@ -59,7 +54,6 @@ ODD = object()
         ({"policies": "tests.evaluation.stages:Countng"}, r"has no 'Countng', .*names\. Did you mean 'Counting'\?"),
         ({"policies": "randm"}, r"The policy 'randm' is unknown\. .* Did you mean 'random'\?"),
         ({"proportions": 1}, "proportions=1 are not 1 numbers. Give one for each policy"),
-        ({"proportions": "1,2"}, "proportions='1,2' are not 1 numbers"),
         ({"versus": False, "policies": ["random", "noop"], "proportions": [1, 1]}, r"each plays on its own"),
         # a policy that no agent would get
         ({"missions": "CartPole-v1", "policies": ["random", "noop"]}, "share at most 1 agents, so 'noop' would never"),
@@ -73,7 +67,6 @@ ODD = object()
             "'m' has num_agents=2",
         ),
         ({"missions": {"m": crowded}, "num_agents": 4}, r"'m' has 5 agents \(agent_0, .*\), and 4 are requested"),
-        ({"missions": "tests.evaluation.stages:crowdd", "num_agents": 4}, "AttributeError: .* has no attribute .crow"),
     ],
 )
 def test_arguments_of_evaluate(settings: dict[str, Any], text: str) -> None:
@@ -87,37 +80,23 @@ def test_arguments_of_evaluate(settings: dict[str, Any], text: str) -> None:
     [
         (Course, lambda seen: "left", "'<lambda>' does not fit 'red' of 'Course': it returned 'left'"),
         (Course, lambda seen: 1 / 0, "raised ZeroDivisionError"),
-        (Course, PolicySpec("tests.evaluation.stages:Missing"), "no 'Missing'"),
         (Course, PolicySpec("tests.evaluation.stages:Failing", kwargs={"hwo": 1}), "raised TypeError"),
-        ({"a": Unmakeable}, "noop", "The mission 'a' cannot be made: it raised RuntimeError: no license"),
-        ({"a": Unmakeable, "b": NoReset}, "noop", "'b' cannot begin: its reset raised KeyError"),  # both at once
+        (
+            {"a": Unmakeable, "b": NoReset},
+            "noop",
+            "made: it raised RuntimeError: no license(.|\n)*reset raised KeyError",
+        ),
         (Mission(name="m", env="CartPole-v1", kwargs={"gravity": 3}), "noop", "The mission 'm' cannot be made"),
     ],
 )
 def test_what_does_not_fit_is_found_by_a_rehearsal(jobs: int, mission: Any, policy: Any, text: str) -> None:
-    with pytest.raises(BadEvaluation) as raised:
+    with pytest.raises(BadEvaluation, match=text):
         evaluate(mission, policy, 3, jobs=jobs)
-    assert text in str(raised.value)
-    assert "cannot be made" in str(raised.value) or not isinstance(mission, dict)
-
-
-class Memory(MultiAgentPolicy):
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def agent_policy(self, agent: Any) -> AgentPolicy:
-        return Remembering(self.seen)
-
-
-class Remembering(Counting):
-    def __init__(self, seen: list[Any]) -> None:
-        super().__init__()
-        self.seen = seen
 
 
 def test_agents_that_share_something_have_one_strategy() -> None:
     with pytest.raises(BadEvaluation, match=r"share an object, but their strategies are \['process', 'sequential'\]"):
-        evaluate({"m": Course}, Memory(), 1, strategy={"red": "process"})
+        evaluate({"m": Course}, Together(), 1, strategy={"red": "process"})
 
 
 def test_what_cannot_be_sent_to_workers_is_named() -> None:
@@ -144,42 +123,30 @@ def test_what_cannot_be_sent_to_workers_is_named() -> None:
 
 CALLS: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
     # missions
-    (missions_of, ("CartPol-v1",), "Did you mean 'CartPole-v1'"),
     (missions_of, ("mpe2.simple_spred_v3",), "Did you mean 'mpe2.simple_spread_v3'"),
     (missions_of, ("simple_spread_v3",), "Did you mean 'mpe2.simple_spread_v3'"),
-    (missions_of, ("mpe2/simple_spred-v3",), "Did you mean 'mpe2/simple_spread-v3'"),
     (missions_of, ("sisl/pursuit-v4",), "Did you mean 'sisl/pursuit-v5'"),
     (missions_of, ("no.such.module:make",), "no module 'no'"),
-    (missions_of, ("no_such_thing_at_all",), "is unknown"),
     (missions_of, ("Nothing*Fits",), "No mission matches"),
     (missions_of, ("CartPole-v1?oops",), "name\\?key=value"),
-    (missions_of, ("CartPole-v1?a={",), "is not YAML"),
     (missions_of, ([],), "No mission was given"),
     (missions_of, ([3],), "3 is not a mission"),
     (missions_of, (["CartPole-v1", "CartPole-v1"],), "Two missions are called 'CartPole-v1'"),
     (missions_of, ("nothing.yaml",), "cannot be read"),
-    (lambda turns: Mission(name="m", env="CartPole-v1", turns=turns), ("all",), "turns='all'"),
     (lambda turns: Mission(name="m", env="CartPole-v1", turns=turns), ("sequental",), "Did you mean 'sequential'"),
     (lambda turns: Mission(name="m", env="CartPole-v1", turns=turns), (np.ones(2),), "turns=.* of the mission 'm' is"),
     (lambda kwargs: Mission(name="m", env="CartPole-v1", kwargs=kwargs), (3,), "kwargs=3 of the mission 'm' is not a"),
     # policies
     (candidates_of, ([],), "No policy was given"),
-    (candidates_of, (["randon"],), "'randon' is unknown"),
     (candidates_of, ([NoopAgent],), "is not a policy"),
-    (candidates_of, ([7],), "7 is not a policy"),
     (candidates_of, (["class=random,weight=2"],), "'weight'"),
     (candidates_of, ({1: "random", "1": "noop"},), "Two policies are called '1'"),
     # proportions
-    (candidates_of, (["random", "noop"], [1]), r"proportions=\[1\] are not 2 numbers"),
-    (candidates_of, (["random", "noop"], [1, 0]), "proportion 0 of 'noop'"),
     (candidates_of, (["random", "noop"], [0, 0]), "above 0"),
-    (candidates_of, (["random", "noop"], [1, -1]), "above 0"),
     (candidates_of, (["random", "noop"], [1, float("nan")]), "above 0"),
-    (candidates_of, (["random", "noop"], [1, "2"]), "above 0"),
     (candidates_of, (["random", "noop"], {"nop": 1}), "'nop'"),
     # videos
     (check_can_record, ("wrst",), r"record='wrst' is unknown\. .* Did you mean 'worst'\?"),
-    (check_can_record, ("first",), r"record='first' is unknown\. Choose one of best, worst"),
 ]
 
 
@@ -190,9 +157,8 @@ def test_missions_policies_and_proportions(call: Callable[..., Any], arguments: 
 
 
 def test_a_network_needs_a_policy_around_it() -> None:
-    torch = pytest.importorskip("torch")
     with pytest.raises(BadEvaluation, match="TorchPolicy"):
-        candidates_of(torch.nn.Linear(2, 2))
+        candidates_of(pytest.importorskip("torch").nn.Linear(2, 2))
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,22 +171,16 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
     ("text", "part"),
     [
         ("missions: {a: {env: CartPole-v1, kwarg: {}}}", "`missions.a.kwarg` is unknown. Did you mean 'kwargs'"),
-        ("mission: {}", "`missions` is missing"),
         ("missions: {a: {}}", "`missions.a.env` is missing"),
         ("missions: {a: {env: CartPole-v9x}}", "mission 'a': The mission 'CartPole-v9x' is unknown"),
         ("[", "is not YAML"),
         ("", "`the file` is None, and must be a block: `missions: {cart:"),
-        ("missions: {a: CartPole-v1}", "`missions.a` is 'CartPole-v1', and must be a block"),
-        ("missions: {a: {env: CartPole-v1, turns: random}}", "turns='random' of the mission 'a' is unknown"),
     ],
 )
 def test_files_of_missions_are_checked_word_by_word(tmp_path: Path, text: str, part: str) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_text(text)
-    with pytest.raises(BadEvaluation) as raised:
+    (path := tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(BadEvaluation, match=f"(?s){re.escape(str(path))}.*{re.escape(part)}"):
         missions_of(str(path))
-    assert part in str(raised.value)
-    assert str(path) in str(raised.value)
 
 
 def test_a_policy_that_is_compared_has_played() -> None:

@@ -17,16 +17,14 @@ pytest.importorskip("safetensors")
 
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Mission, evaluate, policies
 from parallel_envs.evaluation.recordings import record_videos
-from parallel_envs.evaluation.records import EpisodeKey
-from parallel_envs.learners.run_folder import newest_checkpoint
 from parallel_envs.learners.train import begin
 
 SETTINGS = """
 env: CartPole-v1
 num_envs: 2
 backend: serial
-total_steps: 1200
-checkpoint_every: 300
+total_steps: 600
+checkpoint_every: 150
 keep_checkpoints: 9
 update_mode: sequential
 tensorboard: false
@@ -46,24 +44,23 @@ class Training:
     """A training run with its first checkpoint. As a progress it goes on as soon as an evaluation has begun."""
 
     def __init__(self, trained: Path, folder: Path) -> None:
-        self.folder, self._all = folder, sorted((trained / "checkpoints").iterdir())
+        self.folder, checkpoints = folder, sorted((trained / "checkpoints").iterdir())
         (folder / "checkpoints").mkdir(parents=True)
         for name in ("run.json", "settings.yaml"):
             shutil.copy(trained / name, folder)
-        self.first, self.last = self.write(self._all[0]), self._all[-1]
+        self.first, self.last = self.write(checkpoints[0]), checkpoints[-1]
+        for odd in ("99999999", ".100000000.old", "best"):  # which are no checkpoints
+            (folder / "checkpoints" / odd).mkdir()
 
     def write(self, checkpoint: Path) -> Path:
         draft, place = self.folder / "checkpoints" / ".new", self.folder / "checkpoints" / checkpoint.name
         shutil.copytree(checkpoint, draft)
         return draft.rename(place)
 
-    def go_on(self) -> None:
+    def begin(self, *_: object) -> None:
         """Write the last checkpoint and remove the first."""
         self.write(self.last)
         shutil.rmtree(self.first)
-
-    def begin(self, work: Sequence[EpisodeKey], done: Sequence[EpisodeRecord]) -> None:
-        self.go_on()
 
     def note(self, record: EpisodeRecord) -> None: ...
 
@@ -101,8 +98,7 @@ def played(run: Path, episodes: int = 4, *, is_flaky: bool = False, **settings: 
 
 
 def policy_of(result: EvaluationResult) -> dict[str, Any]:
-    settings: dict[str, Any] = result.settings["policies"]["it"]
-    return settings
+    return dict(result.settings["policies"]["it"])
 
 
 @pytest.mark.parametrize("jobs", [0, pytest.param(2, marks=pytest.mark.slow)])
@@ -124,15 +120,6 @@ def test_a_second_try_in_a_worker_plays_with_the_same_checkpoint(training: Train
     assert [one.score for one in found.episodes] == [one.score for one in before.episodes]
 
 
-def test_the_newest_checkpoint_is_the_one_that_learners_call_so(trained: Path, tmp_path: Path) -> None:
-    (run := tmp_path / "run").mkdir()
-    assert policies._newest_checkpoint(run) == newest_checkpoint(run) is None
-    shutil.copytree(trained / "checkpoints", run / "checkpoints")
-    for odd in ("99999999", ".100000000.old", "best"):
-        (run / "checkpoints" / odd).mkdir()
-    assert policies._newest_checkpoint(run) == newest_checkpoint(run)
-
-
 def test_a_checkpoint_that_is_removed_while_it_is_copied_gives_way_to_the_newer_one(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +128,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_copied_gives_way_to_the_newer_
     def late(folder: Path, to: Path, skipped: Sequence[str]) -> None:
         tries.append(folder)
         if len(tries) == 1:
-            training.go_on()
+            training.begin()
         copy(folder, to, skipped)
 
     monkeypatch.setattr(policies, "_copy_folder", late)
@@ -200,7 +187,7 @@ def test_the_rest_is_played_with_the_same_checkpoint_and_not_without(training: T
 def test_what_is_filmed_is_what_was_evaluated(training: Training, tmp_path: Path) -> None:
     pytest.importorskip("moviepy")
     found = played(training.folder)
-    training.go_on()
+    training.begin()
     videos = record_videos(found, cart(training.folder), {"it": str(training.folder)}, "best", tmp_path / "v")
     with pytest.raises(BadEvaluation, match="which is gone"):
         next(videos)

@@ -14,11 +14,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.choices import Strategy
 from parallel_envs.evaluation import episode as episode_module
 from parallel_envs.evaluation.episode import (
     Actions,
-    EpisodeAborted,
     EpisodeContext,
     EpisodeSpec,
     WrapperActions,
@@ -30,10 +28,10 @@ from parallel_envs.evaluation.episode import (
 from parallel_envs.evaluation.missions import EnvMaker, Mission
 from parallel_envs.evaluation.policies import PolicyTemplates, candidates_of
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationConfig
-from parallel_envs.policies import AgentPolicy, PolicySpec
+from parallel_envs.policies import PolicySpec
 from parallel_envs.testing import ScriptedAgentsEnv, Stay
 from parallel_envs.wrappers import PolicyPool
-from tests.evaluation.stages import AGENTS, Counting, Course, Drawing, Failing, NoReset, Unmakeable
+from tests.evaluation.stages import AGENTS, Course, Drawing, Failing, NoReset, Unmakeable
 from tests.gates import Gate, wait_at
 
 SPEC = EpisodeSpec("course", 0, 42)
@@ -62,7 +60,7 @@ NAMES = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=5, unique
 
 
 @given(NAMES, st.integers(1, 4), st.integers(0, 1 << 40))
-def test_other_missions_and_more_episodes_change_no_seed(names: list[str], episodes: int, seed: int) -> None:
+def test_seeds_do_not_depend_on_what_else_is_played(names: list[str], episodes: int, seed: int) -> None:
     alone = {spec.key: spec for spec in episode_specs(names[:1], episodes, seed)}
     among = {spec.key: spec for spec in episode_specs(names[::-1], episodes + 3, seed)}
     assert list(among) == [(name, number) for name in names[::-1] for number in range(episodes + 3)]
@@ -73,15 +71,17 @@ def test_other_missions_and_more_episodes_change_no_seed(names: list[str], episo
 
 
 def test_all_seeds_differ() -> None:
-    specs = [*episode_specs(["a", "b", "ab"], 20, 0), *episode_specs(["a"], 20, 1)]
-    seeds = [seed for one in specs for seed in (one.env_seed, one.global_seed, one.agent_seed(0), one.agent_seed(1))]
-    assert len(set(seeds)) == len(seeds)
+    everywhere = [*episode_specs(["a", "b", "ab"], 20, 0), *episode_specs(["a"], 20, 1)]
+    drawn = [
+        one for spec in everywhere for one in (spec.env_seed, spec.global_seed, spec.agent_seed(0), spec.agent_seed(1))
+    ]
+    assert len(set(drawn)) == len(drawn)
 
 
 # ---- actions ---------------------------------------------------------------------------------------------------------
 
 BOX = Box(-1.0, 1.0, (2,), np.float32)
-MOVE_AND_SAY = Dict(move=BOX, say=Discrete(2))
+HERE = np.zeros(2)
 
 
 @pytest.mark.parametrize(
@@ -89,19 +89,15 @@ MOVE_AND_SAY = Dict(move=BOX, say=Discrete(2))
     [
         (Discrete(3), [2, np.int64(0)], [3, 1.5, None, "left"]),
         # float64, and beyond its bounds, which environments clip or do not
-        (
-            BOX,
-            [np.zeros(2, np.float32), np.zeros(2), [0.5, 7]],
-            [np.zeros(3), [0.0, np.nan], [0.0, np.inf], ["a", "b"], None, [[1], [1, 2]]],
-        ),
+        (BOX, [HERE, [0.5, 7]], [np.zeros(3), [0.0, np.nan], [0.0, np.inf], ["a", "b"], None, [[1], [1, 2]]]),
         (MultiDiscrete([2, 3]), [np.array([1, 2])], []),
         (MultiBinary(2), [], [np.array([0, 2])]),
         (
-            MOVE_AND_SAY,
-            [{"say": 1, "move": np.zeros(2)}],
-            [{"say": 2, "move": np.zeros(2)}, {"say": 1, "move": [0.0, np.nan]}, {"move": np.zeros(2)}],
+            Dict(move=BOX, say=Discrete(2)),
+            [{"say": 1, "move": HERE}],
+            [{"say": 2, "move": HERE}, {"say": 1, "move": [0.0, np.nan]}, {"move": HERE}],
         ),
-        (Tuple([Discrete(2), Tuple([BOX])]), [(1, (np.zeros(2),))], [(1,), 1]),
+        (Tuple([Discrete(2), Tuple([BOX])]), [(1, (HERE,))], [(1,), 1]),
     ],
 )
 def test_what_is_an_action_of_a_space(space: Space[Any], good: list[Any], bad: list[Any]) -> None:
@@ -113,9 +109,7 @@ def test_what_is_an_action_of_a_space(space: Space[Any], good: list[Any], bad: l
     ("space", "mask", "noop"),
     [
         (Discrete(4), None, 0),
-        (Discrete(4, start=2), None, 2),
         (Discrete(4), [0, 0, 1, 1], 2),
-        (Discrete(4), [1, 0, 0, 0], 0),
         (Discrete(4), [0, 0, 0, 0], 0),
         (Discrete(4, start=2), [0, 1, 0, 0], 3),
         (BOX, None, [0.0, 0.0]),
@@ -127,16 +121,13 @@ def test_a_noop_is_the_action_nearest_to_zero_that_is_allowed(space: Any, mask: 
     action = episode_module.noop(space, observation, 0)
     assert np.asarray(action).tolist() == noop
     assert action_problem(space, action) is None
-
-
-def test_where_there_is_no_zero_a_noop_is_drawn_by_the_seed() -> None:
-    first, again, other = (episode_module.noop(Text(30), None, seed) for seed in (1, 1, 2))
+    first, again, other = (episode_module.noop(Text(30), None, seed) for seed in (1, 1, 2))  # which has no zero
     assert first == again != other
 
 
 # ---- turns, by a clock that stands still unless a policy moves it ----------------------------------------------------
 
-SEEN = {agent: np.zeros(3, np.float32) for agent in AGENTS}
+SEEN = {agent: np.zeros(3, np.float32) for agent in ("red", "blue")}
 
 
 class Clock:
@@ -148,13 +139,6 @@ class Clock:
     def monotonic(self) -> float:
         self.now += self.tick
         return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(episode_module, "time", clock)
-    return clock
 
 
 class Slow:
@@ -169,16 +153,6 @@ class Slow:
         return 4
 
 
-def one_by_one(policies: dict[Any, Any], **settings: Any) -> Actions:
-    env, config = Course(), EvaluationConfig(**{"action_timeout": 0.25, **settings})
-    return Actions(policies.__getitem__, env, config, 0)
-
-
-def wrapped(policies: dict[Any, Any], strategy: Strategy, pool: PolicyPool, **settings: Any) -> Actions:
-    env = Course()
-    return WrapperActions(policies.__getitem__, env, EvaluationConfig(**settings), 0, strategy, pool)
-
-
 @pytest.mark.parametrize(
     ("seconds", "settings", "actions", "num_late", "num_asked"),
     [
@@ -190,29 +164,22 @@ def wrapped(policies: dict[Any, Any], strategy: Strategy, pool: PolicyPool, **se
     ],
 )
 def test_a_late_action_is_dropped_and_counted(
-    clock: Clock, seconds: list[float], settings: dict[str, Any], actions: list[int], num_late: int, num_asked: int
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: list[float],
+    settings: dict[str, Any],
+    actions: list[int],
+    num_late: int,
+    num_asked: int,
 ) -> None:
-    slow = Slow(clock, *seconds)
-    turns = one_by_one({"red": slow, "blue": Slow(clock)}, **settings)
-    seen = {agent: SEEN[agent] for agent in ("red", "blue")}
-    found = [turns.act(seen, step) for step in range(len(actions))]
+    clock = Clock()
+    monkeypatch.setattr(episode_module, "time", clock)
+    policies = {"red": Slow(clock, *seconds), "blue": Slow(clock)}
+    config = EvaluationConfig(**{"action_timeout": 0.25, **settings})
+    turns = Actions(policies.__getitem__, Course(), config, 0)
+    found = [turns.act(SEEN, step) for step in range(len(actions))]
     assert found == [{"red": action, "blue": 4} for action in actions]
     assert turns.timeouts == ({"red": num_late} if num_late else {})
-    assert slow.asked == num_asked
-
-
-@pytest.mark.parametrize("timeout", [60.0, None])
-@pytest.mark.parametrize("strategy", ["sequential", "thread", "batch", "process"])
-def test_strategies_do_the_same_as_one_by_one(strategy: Strategy, timeout: float | None) -> None:
-    alone = one_by_one({agent: Counting() for agent in AGENTS})
-    with PolicyPool(2) as pool:
-        turns = wrapped({agent: Counting() for agent in AGENTS}, strategy, pool, action_timeout=timeout)
-        for step in range(5):
-            here = [agent for place, agent in enumerate(AGENTS) if (step + place) % 3 or not step]
-            seen = {agent: SEEN[agent] for agent in here}
-            assert turns.act(seen, step) == alone.act(seen, step)
-        assert turns.timeouts == alone.timeouts == {}
-        turns.close()
+    assert policies["red"].asked == num_asked
 
 
 def test_a_policy_that_hangs_in_a_thread_is_not_waited_for(tmp_path: Path) -> None:
@@ -225,47 +192,14 @@ def test_a_policy_that_hangs_in_a_thread_is_not_waited_for(tmp_path: Path) -> No
                 wait_at(tmp_path / "gate")
             return 4
 
+    policies: dict[Any, Any] = {"red": Waiting(), "blue": Failing(at=99)}
+    config = EvaluationConfig(action_timeout=0.5)
     with Gate(tmp_path / "gate"), PolicyPool(1) as pool:
-        turns = wrapped({"red": Waiting(), "blue": Failing(at=99)}, "thread", pool, action_timeout=0.5)
-        seen = {agent: SEEN[agent] for agent in ("red", "blue")}
-        found = [turns.act(seen, step) for step in range(3)]
+        turns = WrapperActions(policies.__getitem__, Course(), config, 0, "thread", pool)
+        found = [turns.act(SEEN, step) for step in range(3)]
         assert found == [{"red": 4, "blue": 1}, {"red": 0, "blue": 1}, {"red": 0, "blue": 1}]
         assert turns.timeouts == {"red": 2}
         turns.close()
-
-
-@pytest.mark.parametrize("strategy", [None, "thread"])
-@pytest.mark.parametrize(
-    ("how", "at", "kind", "error"),
-    [
-        ("raise", 1, "policy", "ValueError"),
-        ("raise", 3, "policy", "ValueError"),
-        ("system_exit", 2, "policy", "SystemExit"),
-        ("nonsense", 1, "nonsense", "ValueError"),
-        ("nonsense", 2, "nonsense", "ValueError"),
-    ],
-)
-def test_a_policys_fault_ends_the_episode(strategy: Strategy | None, how: str, at: int, kind: str, error: str) -> None:
-    policies = {"red": Failing(at=99), "blue": Failing(how, at)}
-    seen = {agent: SEEN[agent] for agent in policies}
-    with PolicyPool(1) as pool:
-        turns = wrapped(policies, strategy, pool) if strategy else one_by_one(policies)
-        for step in range(at - 1):
-            turns.act(seen, step)
-        with pytest.raises(EpisodeAborted) as raised:
-            turns.act(seen, at - 1)
-        turns.close()
-    failure = raised.value.failure
-    assert (failure.kind, failure.error_type) == (kind, error)
-    assert f"step {at - 1}" in failure.where
-    assert "blue" in failure.where + failure.message
-    assert kind == "nonsense" or "in fail" in failure.traceback
-
-
-def test_a_policy_that_cannot_be_made_ends_the_episode() -> None:
-    with pytest.raises(EpisodeAborted) as raised:
-        one_by_one({}).act({"red": SEEN["red"]}, 0)
-    assert raised.value.failure.where == "making the policy of 'red'"
 
 
 # ---- the record ------------------------------------------------------------------------------------------------------
@@ -307,12 +241,8 @@ def test_a_trajectory_holds_every_step() -> None:
     assert shown == list(range(7))
     found = record.trajectory
     assert found is not None
-    assert [len(part) for part in (found.observations, found.actions, found.rewards, found.terminations)] == [
-        7,
-        6,
-        6,
-        6,
-    ]
+    parts = found.observations, found.actions, found.rewards, found.terminations
+    assert [len(part) for part in parts] == [7, 6, 6, 6]
     assert {agent: sum(step[agent] for step in found.rewards) for agent in AGENTS} == pytest.approx(record.returns)
     assert all(found.terminations[-1].values())
     assert not any(found.truncations[-1].values())
@@ -367,12 +297,13 @@ class FourValues(Course):
 @pytest.mark.parametrize(
     ("make", "kwargs", "where", "error", "length"),
     [
-        (Unmakeable, {}, "making the env", "RuntimeError", 0),
-        (NoReset, {}, "reset", "KeyError", 0),
-        (Course, {"fault": "raise"}, "step 2", "ValueError", 2),
-        (Course, {"fault": "system_exit"}, "step 2", "SystemExit", 2),
-        (NotANumber, {}, "step 0", "ValueError", 0),
-        (FourValues, {}, "step 0", "ValueError", 0),
+        (Unmakeable, {}, "making the env", "RuntimeError: no license", 0),
+        (NoReset, {}, "reset", "KeyError: 'level'", 0),
+        (Course, {"agents": ()}, "reset", "began without agents", 0),
+        (Course, {"fault": "raise"}, "step 2", "ValueError: injected", 2),
+        (Course, {"fault": "system_exit"}, "step 2", "SystemExit: 3", 2),
+        (NotANumber, {}, "step 0", "ValueError: ", 0),
+        (FourValues, {}, "step 0", "ValueError: ", 0),
     ],
 )
 def test_an_environments_fault_is_told_and_its_returns_count_for_nothing(
@@ -381,8 +312,8 @@ def test_an_environments_fault_is_told_and_its_returns_count_for_nothing(
     record = played(make, kwargs=kwargs)
     failure = record.failure
     assert failure is not None
-    assert (failure.kind, failure.where, failure.error_type, record.length) == ("env", where, error, length)
-    assert failure.traceback.startswith("Traceback")
+    assert (failure.kind, failure.where, record.length) == ("env", where, length)
+    assert error in f"{failure.error_type}: {failure.message}"
     assert failure.traceback.count("/parallel_envs/evaluation/") <= 1
     assert bool(record.returns) >= (length > 0)
     assert (record.score, record.score_of("random")) == (None, None)
@@ -398,13 +329,6 @@ def test_an_environment_that_does_not_close_has_been_played_all_the_same(caplog:
     assert "Closing an environment raised OSError: no window" in caplog.text
 
 
-def test_an_environment_without_agents_has_failed() -> None:
-    record = played(kwargs={"agents": ()})
-    assert record.failure is not None
-    assert (record.failure.kind, record.failure.where, record.length) == ("env", "reset", 0)
-    assert "began without agents" in record.failure.message
-
-
 def test_an_episode_that_takes_too_long_is_ended_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episode_module, "time", Clock(tick=1.0))
     record = played(episode_timeout=3.5, kwargs={"length": 100})
@@ -413,23 +337,19 @@ def test_an_episode_that_takes_too_long_is_ended_between_steps(monkeypatch: pyte
     assert 0 < record.length < 5
 
 
-def test_the_environment_is_closed_whatever_happens() -> None:
+def test_a_ctrl_c_is_no_failure_and_the_environment_is_closed_whatever_happens() -> None:
     closed: list[str] = []
 
     class Noting(Course):
         def close(self) -> None:
             closed.append(self.fault)
 
+    def interrupted(observation: Any) -> int:
+        raise KeyboardInterrupt
+
     for fault in ("", "raise"):
         played(Noting, kwargs={"fault": fault})
     played(Noting, policies=Failing(at=2))
-    assert closed == ["", "raise", ""]
-
-
-def test_a_ctrl_c_is_no_failure() -> None:
-    class Interrupted(AgentPolicy):
-        def step(self, observation: Any) -> int:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        played(policies=Interrupted())
+        played(Noting, policies=interrupted)
+    assert closed == ["", "raise", "", ""]

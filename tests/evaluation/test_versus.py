@@ -110,16 +110,18 @@ def test_two_policies_stand_side_by_side_and_are_compared(tmp_path: Path) -> Non
     assert all(f"{name} in CartPole-v1: mean is" in told(missed) for name in POLICIES)
 
 
-@pytest.mark.parametrize(
-    "words", [[*BOTH, "--versus"], [*BOTH, "--proportions", "1,1"], ["-p", "class=random,proportion=2", "-p", "noop"]]
-)
-def test_versus_and_proportions_have_policies_share_the_agents(words: list[str]) -> None:
-    result = command("eval", "-m", TEAM, *words, "-e", "2", "--format", "json")
-    assert result.exit_code == 0, result.output
-    assert "The 2 policies share the agents of each episode: their rows are mixed." in told(result)
-    document = json.loads(result.stdout)
-    assert "versus" not in document["settings"]
-    assert all(len(set(one["assignment"].values())) == 2 for one in document["episodes"])
+def test_versus_and_proportions_have_policies_share_the_agents() -> None:
+    for words in (
+        (*BOTH, "--versus"),
+        (*BOTH, "--proportions", "1,1"),
+        ("-p", "class=random,proportion=2", "-p", "noop"),
+    ):
+        result = command("eval", "-m", TEAM, *words, "-e", "2", "--format", "json")
+        assert result.exit_code == 0, result.output
+        assert "The 2 policies share the agents of each episode: their rows are mixed." in told(result)
+        document = json.loads(result.stdout)
+        assert "versus" not in document["settings"]
+        assert all(len(set(one["assignment"].values())) == 2 for one in document["episodes"])
 
 
 def test_a_mission_with_too_few_agents_for_all_policies_is_named() -> None:
@@ -159,13 +161,10 @@ def test_only_missions_of_one_environment_have_a_common_mean() -> None:
     assert comparable_missions(more) == [(short, long), (ACROBOT,)]
     assert "all of CartPole-v1" in more.to_table(), more.to_table()
     assert more.per_policy()["random"].mean is None
-
-
-@pytest.mark.parametrize(("env", "num_groups"), [("<lambda>", 2), ("partial", 2), ("make", 1), (None, 1)])
-def test_functions_without_a_name_are_like_no_other(env: str | None, num_groups: int) -> None:
-    settings = {"missions": {mission: {"env": env} for mission in "mn"}} if env else {}  # nothing is known of them
-    episodes = tuple(EpisodeRecord(mission=one, episode=0, seed=0, returns={"a": 1.0}) for one in "mn")
-    assert len(comparable_missions(EvaluationResult(episodes=episodes, settings=settings))) == num_groups
+    for env, num_groups in (("<lambda>", 2), ("partial", 2), ("make", 1), (None, 1)):  # without a name: like no other
+        settings = {"missions": {mission: {"env": env} for mission in "mn"}} if env else {}  # nothing is known of them
+        episodes = tuple(EpisodeRecord(mission=one, episode=0, seed=0, returns={"a": 1.0}) for one in "mn")
+        assert len(comparable_missions(EvaluationResult(episodes=episodes, settings=settings))) == num_groups
 
 
 def test_a_bound_for_a_mean_that_there_is_none_of_is_refused_before_anything_is_played() -> None:

@@ -7,83 +7,54 @@ path that has `parallel_env` is a mission.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parallel_envs.evaluation import EvaluationResult
+from tests.cli.test_tool import command
 
-MISSION = '''
-import numpy as np
-from gymnasium.spaces import Box, Discrete
-from pettingzoo import ParallelEnv
+MISSION = """
+from tests.evaluation.stages import course_of
 
-
-class parallel_env(ParallelEnv):
-    """Agents that are paid the number of their action."""
-
-    metadata = {"name": "machina_1"}
-
-    def __init__(self, num_agents=2, max_cycles=20):
-        self.possible_agents = [f"agent_{number}" for number in range(num_agents)]
-        self.agents, self.max_cycles = [], max_cycles
-
-    def observation_space(self, agent):
-        return Box(-1.0, 1.0, (3,), np.float32)
-
-    def action_space(self, agent):
-        return Discrete(5)
-
-    def reset(self, seed=None, options=None):
-        self.generator, self.elapsed = np.random.default_rng(seed), 0
-        self.agents = list(self.possible_agents)
-        return self._seen(), {agent: {} for agent in self.agents}
-
-    def step(self, actions):
-        self.elapsed += 1
-        rewards = {agent: float(actions[agent]) for agent in self.agents}
-        over = dict.fromkeys(self.agents, self.elapsed == self.max_cycles)
-        told = self._seen(), rewards, dict.fromkeys(self.agents, False), over, {agent: {} for agent in self.agents}
-        self.agents = [] if self.elapsed == self.max_cycles else self.agents
-        return told
-
-    def _seen(self):
-        return {agent: self.generator.uniform(-1, 1, 3).astype(np.float32) for agent in self.agents}
-'''
+def parallel_env(num_agents=2, max_cycles=20):
+    return course_of(num_agents, length=max_cycles)
+"""
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def _mission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "machina_1.py").write_text(MISSION, encoding="utf-8")
-    return tmp_path
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    yield
+    sys.modules.pop("machina_1", None)
 
 
-def run(folder: Path, line: str, *words: str) -> tuple[str, EvaluationResult]:
+pytestmark = pytest.mark.usefixtures("_mission")
+
+
+def run(line: str, *words: str) -> tuple[str, EvaluationResult]:
     """Run a line of a block, with a file for its results. Return what is printed, and the results."""
     tool, *given = shlex.split(line)
     assert tool == "cogames"
-    command = [sys.executable, "-m", "parallel_envs", *given, *words, "--output", "results.json"]
-    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    ran = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, check=False, env={**os.environ, "PYTHONPATH": path}
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout, EvaluationResult.from_json(folder / "results.json")
+    ran = command(*given, *words, "--output", "results.json")
+    assert ran.exit_code == 0, ran.output
+    return ran.stdout, EvaluationResult.from_json("results.json")
 
 
 def returns(result: EvaluationResult) -> list[Any]:
-    assert result.failures == ()
-    assert result.missing == ()
+    assert (result.failures, result.missing) == ((), ())
     return [record.returns for record in result.episodes]
 
 
-def test_agents_episodes_and_both_side_by_side(folder: Path) -> None:
+def test_agents_episodes_and_both_side_by_side() -> None:
     block = """
 # Agent-level parallelization
 cogames eval -m machina_1 -p random --cogs 4 --parallel-policy
@@ -95,34 +66,33 @@ cogames eval -m machina_1 -p random --episodes 10 --jobs 4
 cogames eval -m machina_1 -p random --cogs 4 --episodes 10 --jobs 4 --parallel-policy
 """
     lines = [line for line in block.strip().splitlines() if line and not line.startswith("#")]
-    (printed, agents), (_, episodes), (_, combined) = [run(folder, line) for line in lines]
+    (printed, agents), (_, episodes), (_, combined) = [run(line) for line in lines]
     names = [f"agent_{number}" for number in range(4)]
     (chosen,) = agents.strategies.values()
     assert list(agents.episodes[0].returns) == list(chosen) == names
     assert "Strategies in machina_1?num_agents=4: " in printed
     assert [(record.mission, record.episode) for record in episodes.episodes] == [("machina_1", n) for n in range(10)]
     assert len(episodes.worker_bytes) == len(combined.worker_bytes) == 4
-    _, sequential = run(folder, lines[1].replace("--jobs 4", "--jobs 0"))
+    _, sequential = run(lines[1].replace("--jobs 4", "--jobs 0"))
     assert returns(episodes) == returns(sequential)
-    _, sequential = run(folder, lines[0].removesuffix(" --parallel-policy"))
+    _, sequential = run(lines[0].removesuffix(" --parallel-policy"))
     assert returns(combined) == returns(agents) == returns(sequential)
 
 
 @pytest.mark.slow
-def test_agents_in_processes_share_the_jobs_with_episodes(folder: Path) -> None:
+def test_agents_in_processes_share_the_jobs_with_episodes() -> None:
     line = "cogames eval -m machina_1 -p random --cogs 4 --episodes 10 --jobs 4 --parallel-policy"
-    _, sequential = run(folder, line.removesuffix(" --parallel-policy"))
-    _, found = run(folder, line, "process")
+    _, sequential = run(line.removesuffix(" --parallel-policy"))
+    _, found = run(line, "process")
     assert returns(found) == returns(sequential)
     assert len(found.worker_bytes) == 2, "and each has one process for its agents"
     assert found.strategies == {"machina_1?num_agents=4": {f"agent_{n}": "process" for n in range(4)}}
 
 
-def test_some_agents_in_threads_others_in_processes(folder: Path) -> None:
+def test_some_agents_in_threads_others_in_processes() -> None:
     line = "cogames eval -m machina_1 -p random --cogs 4 --strategy agent_0=process --strategy agent_1=thread"
-    _, found = run(folder, line)
+    _, found = run(line)
     chosen = {"agent_0": "process", "agent_1": "thread", "agent_2": "sequential", "agent_3": "sequential"}
     assert found.strategies == {"machina_1?num_agents=4": chosen}
-    assert json.loads((folder / "results.json").read_text())["strategies"] == found.strategies
-    _, sequential = run(folder, "cogames eval -m machina_1 -p random --cogs 4")
+    _, sequential = run("cogames eval -m machina_1 -p random --cogs 4")
     assert returns(found) == returns(sequential)

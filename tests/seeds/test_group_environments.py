@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,6 @@ import pytest
 import yaml
 
 from parallel_envs.groups import EnvStateManager
-from parallel_envs.groups.failures import BadSettings
 from parallel_envs.testing import assert_same_batch
 
 CONFIGURATION = """
@@ -55,14 +51,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:es_manager.format_penalty=0.1 is
 """The guide's own value is positive, which the manager takes and warns of."""
 
 
-@pytest.fixture
-def opened() -> Iterator[list[EnvStateManager]]:
-    managers: list[EnvStateManager] = []
-    yield managers
-    for manager in managers:
-        manager.close()
-
-
 def inputs(entries: Any, *actions: str) -> list[dict[str, Any]]:
     """The same answer to every entry."""
     said = {"llm_response": "", "llm_raw_response": "", "actions": list(actions)}
@@ -86,60 +74,30 @@ def test_the_block_alone_is_a_configuration(text: str, as_file: bool, tmp_path: 
         assert es_manager.num_envs == 512
 
 
-def test_mistakes_in_the_block_are_named() -> None:
-    """A part of the groups is not filled up from the defaults."""
-    for missing in ("custom_envs", "train"):
-        config = given(CONFIGURATION)
-        config.pop(missing, None)
-        config["es_manager"].pop(missing, None)
-        with pytest.raises(BadSettings, match=f"`(es_manager.)?{missing}` is missing"):
-            EnvStateManager(config, mode="train")
-    with pytest.raises(BadSettings, match=r"`es_manager.max_worker` is unknown. Did you mean `max_workers`\?"):
-        EnvStateManager({"es_manager": {"max_worker": 8}}, mode="train")
-
-
 @pytest.mark.slow
-def test_basic_usage(opened: list[EnvStateManager]) -> None:
+def test_basic_usage() -> None:
     config = yaml.safe_load(CONFIGURATION)
     # Automatic configuration-based behavior
     es_manager = EnvStateManager(config, mode="train")
-    opened.append(es_manager)
-    rollout_cache = es_manager.reset(seed=42)
-    all_env_inputs = inputs(rollout_cache, "Up", "Left")
-    env_outputs = es_manager.step(all_env_inputs)
-    going = [env for env, status in enumerate(es_manager.statuses) if not (status.terminated or status.truncated)]
-    assert [entry["env_id"] for entry in env_outputs] == going  # the members of a group whose room is solved are over
-    assert 0 < len(going) <= len(rollout_cache) == 128
+    with es_manager:
+        rollout_cache = es_manager.reset(seed=42)
+        all_env_inputs = inputs(rollout_cache, "Up", "Left")
+        env_outputs = es_manager.step(all_env_inputs)
+        going = [env for env, status in enumerate(es_manager.statuses) if not (status.terminated or status.truncated)]
+        assert [entry["env_id"] for entry in env_outputs] == going  # members of a group whose room is solved are over
+        assert 0 < len(going) <= len(rollout_cache) == 128
 
 
-def test_sequential_processing_can_be_forced_between_resets_and_changes_nothing(opened: list[EnvStateManager]) -> None:
-    def played(switch_before: int | None) -> list[Any]:
-        es_manager = EnvStateManager(given(CONFIGURATION), mode="train")
-        opened.append(es_manager)
-        told = []
-        for number in range(3):
-            if number == switch_before:
+@pytest.mark.parametrize(("text", "in_caller"), [(CONFIGURATION, ()), (OF_ONE_TYPE, ("Shop",))])
+def test_sequential_processing_can_be_forced_and_changes_nothing(text: str, in_caller: tuple[str, ...]) -> None:
+    told = []
+    for is_switched in (False, True):
+        with EnvStateManager(given(text), mode="train") as es_manager:
+            entries = es_manager.reset(seed=42)
+            assert es_manager.stats().num_workers == 2
+            assert {*in_caller} <= {*es_manager.stats().in_caller}
+            if is_switched:
                 es_manager.use_multiprocessing = False
-            entries = es_manager.reset(seed=number)
-            told += [entries, es_manager.step(inputs(entries, "Up", "Right"))]
-            assert len(entries) == 4
-            assert (es_manager.stats().num_workers > 0) == (switch_before is None or number < switch_before)
-        return told
-
-    parallel = played(None)
-    for switch_before in (0, 1, 2):
-        assert_same_batch(played(switch_before), parallel)
-
-
-def test_a_worker_that_dies_costs_nothing(opened: list[EnvStateManager]) -> None:
-    es_manager = EnvStateManager(given(OF_ONE_TYPE), mode="train")
-    opened.append(es_manager)
-    entries = es_manager.reset(seed=42)
-    assert (es_manager.stats().num_workers, es_manager.stats().in_caller) == (2, ("Shop",))
-    assert es_manager._placement is not None
-    assert es_manager._placement.workers is not None
-    os.kill(es_manager._placement.workers.pool.pid(0), signal.SIGKILL)
-    with EnvStateManager(given(OF_ONE_TYPE, use_multiprocessing=False)) as sequential:
-        expected = sequential.step(inputs(sequential.reset(seed=42), "Up"))
-    assert_same_batch(es_manager.step(inputs(entries, "Up")), expected)
-    assert es_manager.stats().restarts == 1
+            told.append([entries, es_manager.step(inputs(entries, "Up", "Right")), es_manager.reset(seed=1)])
+            assert (es_manager.stats().num_workers == 0) == is_switched
+    assert_same_batch(told[1], told[0])

@@ -7,25 +7,22 @@ collected last is learnt from at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import yaml
-from gymnasium.spaces import Box, Discrete
 from numpy import ndenumerate
-from pettingzoo import ParallelEnv
 
-from parallel_envs.engine import cores_here
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
-from parallel_envs.learners.agent import AgentLearner
-from parallel_envs.learners.config import BadSettings, ParallelBlock, load_settings
-from parallel_envs.learners.loops import LoopOptions
-from parallel_envs.learners.loops.options import learning_workers
+from parallel_envs.learners.config import load_settings
 from parallel_envs.learners.train import begin
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.testing import assert_same_batch
@@ -49,41 +46,10 @@ SAC = SACConfig(learning_starts=8, batch_size=8, buffer_size=400, hidden=(8,))
 ROWS, STEPS = 2, 160
 
 
-class Gathering(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ships no type information
-    """Three agents of one kind; each is paid for what it does. Episodes have four steps."""
-
-    metadata = {"name": "gathering"}  # noqa: RUF012  # PettingZoo's form
-    possible_agents = ["agent_0", "agent_1", "agent_2"]  # noqa: RUF012  # PettingZoo's form
-
-    def __init__(self, *, discrete: bool = True) -> None:
-        self.space: Any = Discrete(2) if discrete else Box(-1.0, 1.0, (1,))
-
-    def observation_space(self, agent: str) -> Any:
-        return Box(-1.0, 1.0, (2,))
-
-    def action_space(self, agent: str) -> Any:
-        return self.space
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        if seed is not None:
-            self.source = np.random.default_rng(seed)
-        self.agents, self.turn = list(self.possible_agents), 0
-        return self.seen(), {agent: {} for agent in self.agents}
-
-    def seen(self) -> Any:
-        return {agent: self.source.uniform(-1, 1, 2).astype(np.float32) for agent in self.possible_agents}
-
-    def step(self, actions: Any) -> Any:
-        self.turn += 1
-        over, there = self.turn == 4, list(self.possible_agents)
-        self.agents = [] if over else there
-        rewards = {agent: float(np.sum(actions[agent])) for agent in there}
-        return self.seen(), rewards, dict.fromkeys(there, over), dict.fromkeys(there, False), {one: {} for one in there}
-
-
 @contextmanager
 def learners(algorithm: Any, *, discrete: bool = True, **options: Any) -> Iterator[IndependentLearners]:
-    factory = partial(Gathering, discrete=discrete)
+    spread = pytest.importorskip("mpe2.simple_spread_v3")
+    factory = partial(spread.parallel_env, max_cycles=4, continuous_actions=not discrete)
     with (
         MultiAgentEnvManager([factory] * ROWS, backend="serial") as envs,
         IndependentLearners(envs, algorithm, seed=3, **options) as made,
@@ -99,14 +65,9 @@ def weights(made: IndependentLearners) -> dict[str, Any]:
     return {agent: state["arrays"]["weights"] for agent, state in made.states().items()}
 
 
-KINDS = pytest.mark.parametrize(("algorithm", "discrete"), [(PPO, True), (DQN, True), (SAC, False)])
-
-
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("threads", [True, False])
-@KINDS
-def test_the_configuration_trains(algorithm: Any, discrete: bool, threads: bool) -> None:
-    with learners(algorithm, discrete=discrete, parallel=changed(use_threads=threads)) as made:
+@pytest.mark.parametrize(("algorithm", "discrete"), [(PPO, True), (DQN, True), (SAC, False)])
+def test_the_configuration_trains(algorithm: Any, discrete: bool) -> None:
+    with learners(algorithm, discrete=discrete, parallel=changed(use_threads=True)) as made:
         before = weights(made)
         report = made.train(STEPS)
         assert (report.mode, made.update_mode) == ("overlap", "fused")
@@ -142,78 +103,50 @@ def test_the_block_can_be_pasted_into_a_settings_file(tmp_path: Path) -> None:
     assert stored["update_mode"] == "fused_or_process"
 
 
-@pytest.mark.parametrize(("name", "interval"), [("ppo", None), ("dqn", 4), ("sac", 4)])
-def test_the_train_interval_is_for_agents_with_a_replay_buffer(name: str, interval: int | None, tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump({"env": "a", "total_steps": 9, "algorithm": {"name": name}, "parallel": {}}))
-    assert load_settings(path).train_interval == interval
-    block = ParallelBlock()
-    assert (block.enabled, block.train_interval, block.num_workers, block.use_threads) == (True, 4, None, False)
-    with learners(PPO, parallel=changed(async_learning=False)) as made:
-        made.update_mode = "process"
-        assert learning_workers(LoopOptions(), made) == min(3, len(cores_here()))
-        made.workers = 2
-        assert learning_workers(LoopOptions(), made) == 2
-
-
-def test_mistakes_in_the_block_are_named() -> None:
-    misspelt: dict[str, Any] = {"parallel": {"trian_interval": 4}}
-    twice: dict[str, Any] = {"parallel": config, "update_mode": "process"}
-    for words, text in [
-        (misspelt, r"`trian_interval` is unknown. Did you mean `train_interval`\?"),
-        (twice, "update_mode='process' was given beside parallel="),
-    ]:
-        with pytest.raises((BadSettings, ValueError), match=text), learners(PPO, **words):
-            pass
-
-
 @pytest.mark.parametrize(
-    ("algorithm", "discrete"),
-    [(PPO, True), pytest.param(DQN, True, marks=pytest.mark.slow), pytest.param(SAC, False, marks=pytest.mark.slow)],
+    ("algorithm", "discrete", "threads"),
+    [
+        (PPO, True, True),
+        *(pytest.param(*case, False, marks=pytest.mark.slow) for case in ((PPO, True), (DQN, True), (SAC, False))),
+    ],
 )
-def test_the_results_are_the_same_when_parallelization_is_disabled(algorithm: Any, discrete: bool) -> None:
+def test_the_results_are_the_same_when_parallelization_is_disabled(
+    algorithm: Any, discrete: bool, threads: bool
+) -> None:
     """Sequential and parallel training come to the same: to the bit where actions are computed in the same way."""
     results = []
     for words in ({}, {"enabled": False}):
-        parallel = changed(parallel_actions=False, **words)
+        parallel = changed(parallel_actions=False, use_threads=threads, **words)
         with learners(algorithm, discrete=discrete, parallel=parallel) as made:
             made.train(STEPS)
             results.append(weights(made))
     assert_same_batch(results[1], results[0])
 
 
-def test_no_two_agents_share_a_buffer_or_a_network_and_snapshots_stay_as_they_were() -> None:
+def test_agents_share_nothing_learn_every_train_interval_and_snapshots_of_buffers_stay_as_they_were() -> None:
     with learners(DQN, parallel=changed(use_threads=True)) as made:
-        made.train(STEPS)
+        rounds: list[int] = []
         agents: list[Any] = list(made.agents.values())
+        plan = agents[1].plan
+
+        def noted() -> Any:
+            rounds.append(agents[1].counters["rounds"])
+            return plan()
+
+        agents[1].plan = noted  # to see when it is asked
+        made.train(STEPS)
+        assert rounds == list(range(4, agents[1].counters["rounds"] + 1, 4)) != []
         snapshots = [agent.model.memory.state()["arrays"] for agent in agents]
         kept = [{name: array.copy() for name, array in own.items()} for own in snapshots]
-        for i, one in enumerate(agents):
-            for other in agents[i + 1 :]:
-                assert one.model.memory is not other.model.memory
-                assert one.model.parameters is not other.model.parameters
-                for name, array in one.state()["memory"]["arrays"].items():
-                    assert not np.shares_memory(array, other.state()["memory"]["arrays"][name])
-                assert not np.shares_memory(*(its.parameters.matrix.weights.numpy() for its in (one, other)))
+        for one, other in itertools.combinations(agents, 2):
+            assert one.model.memory is not other.model.memory
+            assert one.model.parameters is not other.model.parameters
+            assert not np.shares_memory(*(its.parameters.matrix.weights.numpy() for its in (one, other)))
+            arrays, others = (its.state()["memory"]["arrays"] for its in (one, other))
+            assert not any(np.shares_memory(array, others[name]) for name, array in arrays.items())
         made.train(STEPS)
         for own, before in zip(snapshots, kept, strict=True):
             assert_same_batch(own, before)
-
-
-def test_agents_learn_every_train_interval() -> None:
-    for async_learning in (False, True):
-        with learners(DQN, parallel=changed(async_learning=async_learning, use_threads=True)) as made:
-            rounds: list[int] = []
-            plan = AgentLearner.plan
-            agent = made.agents["agent_1"]
-
-            def noted(agent: Any = agent, rounds: Any = rounds, plan: Any = plan) -> Any:
-                rounds.append(agent.counters["rounds"])
-                return plan(agent)
-
-            agent.plan = noted  # type: ignore[method-assign]  # to see when it is asked
-            made.train(STEPS)
-            assert rounds == list(range(4, agent.counters["rounds"] + 1, 4))
 
 
 @pytest.mark.parametrize("async_learning", [False, True])
@@ -226,17 +159,10 @@ def test_what_was_collected_last_is_learnt_from_at_the_end(async_learning: bool)
             assert one.acting_version == full  # the newest weights act
 
 
-class Thing:
-    """Something on the map that is no agent."""
-
-    has_transitions, moved = True, 0
-
-    def transition(self, world: Any) -> None:
-        self.moved += 1
-
-
-class Agent(Thing):
+class Agent:
     """Sees how far the world is, and adds to it what it does."""
+
+    has_transitions = False
 
     def __init__(self, name: str) -> None:
         self.name, self.memory = name, list[Any]()
@@ -258,26 +184,18 @@ class Agent(Thing):
         self.memory.append(step)
 
 
-class World:
-    total_reward = 0
-
-    def __init__(self, agents: list[Agent]) -> None:
-        self.map = np.array([Thing(), *agents], object)
-
-
 class Environment:
     """What the block leaves out: the world, and how actions are computed side by side."""
 
     def __init__(self, strategy: Any) -> None:
         self.agents = [Agent(f"agent_{number}") for number in range(4)]
-        self.world, self.turn = World(self.agents), 0
-        policies = {agent.name: partial(_action, number) for number, agent in enumerate(self.agents)}
-        self.policy = WrappedMultiAgentPolicy(policies, strategy=strategy)
+        thing = Mock(has_transitions=True)
+        self.world = SimpleNamespace(total_reward=0, map=np.array([thing, *self.agents], object))
+        policies = {agent.name: acting(number) for number, agent in enumerate(self.agents)}
+        self.turn, self.policy = 0, WrappedMultiAgentPolicy(policies, strategy=strategy)
 
     def _parallel_get_actions(self, agents: list[Agent], states: list[Any]) -> list[Any]:
-        actions: Mapping[Any, Any] = self.policy.step(
-            {agent.name: state for agent, state in zip(agents, states, strict=True)}
-        )
+        actions: Any = self.policy.step(dict(zip([agent.name for agent in agents], states, strict=True)))
         return [actions[agent.name] for agent in agents]
 
     # In Environment.take_turn() or subclass
@@ -307,18 +225,19 @@ class Environment:
                 agent.add_memory(states[active_agents.index(agent)], action, reward, done)
 
 
-def _action(number: int, observation: Any) -> int:
-    return int(observation.sum() + number) % 5
+def acting(number: int) -> Any:
+    """A function that workers need not import from here."""
+    return lambda observation: int(observation.sum() + number) % 5
 
 
-@pytest.mark.parametrize("strategy", ["thread", "process"])
-def test_a_turn_with_actions_side_by_side_is_the_sequential_one(strategy: str) -> None:
+def test_a_turn_with_actions_side_by_side_is_the_sequential_one() -> None:
     played = []
-    for way in ("sequential", strategy):
+    for way in ("sequential", "thread", "process"):
         environment = Environment(way)
         with environment.policy:
             for _ in range(5):
                 environment.take_turn()
-        assert environment.world.map[0].moved == 5
+        assert environment.world.map[0].transition.call_count == 5
         played.append([agent.memory for agent in environment.agents])
+    assert_same_batch(played[2], played[0])
     assert_same_batch(played[1], played[0])

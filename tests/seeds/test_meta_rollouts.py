@@ -10,6 +10,7 @@ import importlib.util
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import gymnasium as gym
 import numpy as np
@@ -18,31 +19,26 @@ import yaml
 from gymnasium.spaces import Box
 
 import parallel_envs.learners
-from parallel_envs import ParallelEnvManager
 from parallel_envs.learners.config import BadSettings
-from parallel_envs.learners.run_folder import newest_checkpoint, read_metrics
+from parallel_envs.learners.run_folder import read_metrics
 from parallel_envs.meta import make_env, make_parallel_env
 from parallel_envs.testing import assert_same_batch
 from parallel_envs.testing.families import GridNaviEnv
 from tests.learners.command_lines import command
 
 NEEDS_MUJOCO = pytest.mark.skipif(importlib.util.find_spec("mujoco") is None, reason="needs MuJoCo")
-FAMILIES = ["GridNavi-v0", "PointRobotSparse-v0", pytest.param("AntDir-v0", marks=[NEEDS_MUJOCO, pytest.mark.slow])]
+SLOW = pytest.mark.slow
+FAMILIES = [
+    "GridNavi-v0",
+    pytest.param("PointRobotSparse-v0", marks=SLOW),
+    pytest.param("AntDir-v0", marks=[NEEDS_MUJOCO, SLOW]),
+]
 SHORT = 4
 """Steps of an inner episode, here."""
 
 
-class Messages:
-    """The guide's `logger`."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-
-logger = Messages()
+logger = Mock()
+"""The guide's."""
 
 
 class Learner(parallel_envs.learners.Learner):
@@ -143,9 +139,6 @@ def settings(family: str, folder: Path, algorithm: str = "ppo", arch: str = "mem
     }
 
 
-FURTHER: dict[str, Any] = {"train.num_iters": 3}
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_learner_trains(family: str, tmp_path: Path) -> None:
     with Learner(settings(family, tmp_path / "run")) as learner:
@@ -154,43 +147,29 @@ def test_the_learner_trains(family: str, tmp_path: Path) -> None:
         assert (learner.agent.parameters.matrix.weights != before).any()
         assert learner.num_env_steps == learner.n_env_steps_total == 2 * 3 * 2 * SHORT
         assert (len(learner.train_tasks or ()), len(learner.eval_tasks)) == (6, 3)
-        assert learner.train_folder == tmp_path / "run"
         parallel = learner.train_env_parallel
         weights = learner.agent.parameters.matrix.weights.numpy().copy()
     lines = read_metrics(tmp_path / "run")
     assert [line["steps"] for line in lines] == [24, 48]
     assert len(lines[-1]["evaluation"]["by_episode"]) == 2
-    assert newest_checkpoint(tmp_path / "run") is not None
     assert parallel is not None
     assert parallel.closed
-    with Learner.resume(tmp_path / "run", **FURTHER) as learner:
+    more: dict[str, Any] = {"train.num_iters": 3}
+    with Learner.resume(tmp_path / "run", **more) as learner:
         np.testing.assert_array_equal(learner.agent.parameters.matrix.weights.numpy(), weights)
         learner.train()
-        assert learner.num_iters_done == 3
     assert [line["update"] for line in read_metrics(tmp_path / "run")] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", pytest.param("sac", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("algorithm", ["dqn", pytest.param("sac", marks=SLOW)])
 def test_a_pool_is_collected_first(algorithm: str, tmp_path: Path) -> None:
-    logger.lines.clear()
+    logger.reset_mock()
     family = {"dqn": "GridNavi-v0", "sac": "PointRobotSparse-v0"}[algorithm]
     with Learner(settings(family, tmp_path / "run", algorithm)) as learner:
         learner.train()
-        assert logger.lines == ["Collecting initial pool of data.."]
+        logger.log.assert_called_once_with("Collecting initial pool of data..")
         assert learner.num_env_steps == (2 + 2 * 3) * 2 * SHORT
         assert learner.agent.counters["updates"] == 2
-
-
-@pytest.mark.parametrize("arch", ["markov", "memory", "memory_markov"])
-def test_it_falls_back_to_sequential_collection_and_comes_to_the_same(arch: str, tmp_path: Path) -> None:
-    results = []
-    for workers in (1, 2):
-        with Learner(settings("GridNavi-v0", tmp_path / str(workers), arch=arch, workers=workers)) as learner:
-            assert (learner.train_env_parallel is None) == (workers == 1)
-            assert learner.train_env.get_wrapper_attr("_config").add_previous_action == (arch != "markov")
-            learner.train()
-            results.append([learner.agent.parameters.matrix.weights.numpy().copy(), learner.evaluate().returns])
-    assert_same_batch(results[1], results[0])
 
 
 def test_an_init_env_of_the_users_own_gets_all_words_and_must_tell_its_tasks(tmp_path: Path) -> None:
@@ -212,10 +191,9 @@ def test_an_init_env_of_the_users_own_gets_all_words_and_must_tell_its_tasks(tmp
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_environments_of_a_family_agree_on_its_tasks(family: str) -> None:
-    max_rollouts, numbers = 2, dict[str, Any](num_train_tasks=5, num_eval_tasks=4, horizon=SHORT)
-    one = make_env(family, max_rollouts, seed=1, **numbers)
-    other = make_env(family, max_rollouts, seed=2, **numbers)
-    with contextlib.closing(make_parallel_env(family, max_rollouts, num_workers=2, seed=0, **numbers)) as many:
+    numbers = dict[str, Any](num_train_tasks=5, num_eval_tasks=4, horizon=SHORT)
+    one, other = (make_env(family, 2, seed=seed, **numbers) for seed in (1, 2))
+    with contextlib.closing(make_parallel_env(family, 2, num_workers=2, seed=0, **numbers)) as many:
         for name, count in (("train_tasks", 5), ("eval_tasks", 4)):
             assert len(getattr(one, name)) == count
             for told in (getattr(other, name), *many.get_attr(name)):
@@ -252,58 +230,54 @@ def test_an_id_that_the_user_has_registered_goes_first() -> None:
 
 def test_tasks_and_steps_are_sent_to_each_worker() -> None:
     numbers: dict[str, Any] = {"num_train_tasks": 6, "num_eval_tasks": 3}
+    num_workers = 2
     with make_parallel_env("GridNavi-v0", 2, num_workers=2, seed=0, **numbers) as parallel_env:
-        collect_by_hand(parallel_env)
+        train_tasks = parallel_env.get_attr("train_tasks")[0]
+        asked = []
+        # In collect_rollouts_parallel:
+        for worker_id in range(num_workers):
+            task = train_tasks[np.random.randint(len(train_tasks))]
+            parallel_env.remotes[worker_id].send(("reset", {"task": task}))
+            asked.append(task)
+        obs = [parallel_env.remotes[worker_id].recv()[1] for worker_id in range(num_workers)]
+        assert parallel_env.get_tasks() == asked
+
+        active_workers, stored = list(range(num_workers)), []
+        while active_workers:
+            actions = {}
+            for worker_id in active_workers:
+                actions[worker_id] = int(abs(obs[worker_id].sum())) % 5  # in the place of the policy
+
+            # Send commands to ALL workers (non-blocking)
+            for worker_id in active_workers:
+                action, remote = actions[worker_id], parallel_env.remotes[worker_id]
+                remote.send(("step", action))  # Returns immediately
+
+            # Collect results after all workers finish
+            for worker_id in list(active_workers):
+                remote = parallel_env.remotes[worker_id]
+                result = remote.recv()  # Blocks until this worker is done
+                kind, (obs[worker_id], reward, done, _) = result
+                assert kind == "transition"
+                stored.append((worker_id, reward))
+                if done:
+                    active_workers.remove(worker_id)
+        assert len(stored) == 2 * parallel_env.get_attr("horizon_bamdp")[0]
 
 
-def collect_by_hand(parallel_env: ParallelEnvManager) -> None:
-    num_workers, train_tasks = 2, parallel_env.get_attr("train_tasks")[0]
-    asked = []
-    # In collect_rollouts_parallel:
-    for worker_id in range(num_workers):
-        task = train_tasks[np.random.randint(len(train_tasks))]
-        parallel_env.remotes[worker_id].send(("reset", {"task": task}))
-        asked.append(task)
-    obs = [parallel_env.remotes[worker_id].recv()[1] for worker_id in range(num_workers)]
-    assert parallel_env.get_tasks() == asked
-
-    active_workers, stored = list(range(num_workers)), []
-    while active_workers:
-        actions = {}
-        for worker_id in active_workers:
-            actions[worker_id] = int(abs(obs[worker_id].sum())) % 5  # in the place of the policy
-
-        # Send commands to ALL workers (non-blocking)
-        for worker_id in active_workers:
-            action, remote = actions[worker_id], parallel_env.remotes[worker_id]
-            remote.send(("step", action))  # Returns immediately
-
-        # Collect results after all workers finish
-        for worker_id in list(active_workers):
-            remote = parallel_env.remotes[worker_id]
-            result = remote.recv()  # Blocks until this worker is done
-            kind, (obs[worker_id], reward, done, _) = result
-            assert kind == "transition"
-            stored.append((worker_id, reward))
-            if done:
-                active_workers.remove(worker_id)
-    assert len(stored) == 2 * parallel_env.get_attr("horizon_bamdp")[0]
-
-
-@pytest.mark.parametrize("how", ["not used", "used", "explicit"])
-def test_cleanup(how: str) -> None:
-    parallel_env = make_parallel_env("GridNavi-v0", 2, num_workers=2, seed=0)
-    pool = parallel_env._batch.pool
-    if how == "used":
+def test_cleanup() -> None:
+    for is_explicit in (False, True):
+        parallel_env = make_parallel_env("GridNavi-v0", 2, num_workers=2, seed=0)
+        pool = parallel_env._batch.pool
         parallel_env.remotes[0].send(("reset", {"task": (3, 1)}))
         parallel_env.remotes[0].recv()
-    if how == "explicit":
-        # Or explicit cleanup
-        parallel_env.close()
+        if is_explicit:
+            # Or explicit cleanup
+            parallel_env.close()
+            assert pool.closed
+        # Automatic cleanup on deletion
+        del parallel_env
         assert pool.closed
-    # Automatic cleanup on deletion
-    del parallel_env
-    assert pool.closed
 
 
 CONFIG = """
@@ -320,29 +294,26 @@ train:
   num_rollouts_per_iter: 12  # Will be distributed across 6 workers (2 each)
   ...
 """
-SMALLER = ["train.num_iters=1", "env.env_kwargs.horizon=12"]
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "config.yaml"
-    path.write_text(CONFIG, encoding="utf-8")
-    return path
 
 
 @pytest.mark.parametrize(
-    "words", [["env.env_name=PointRobotSparse-v0"], pytest.param([], marks=[NEEDS_MUJOCO, pytest.mark.slow])]
+    ("words", "workers"),
+    [
+        (["env.env_name=PointRobotSparse-v0", "env.env_kwargs.horizon=12", "env.num_parallel_workers=2"], 2),
+        pytest.param(["env.env_kwargs.horizon=12"], 6, marks=[NEEDS_MUJOCO, SLOW]),
+    ],
 )
-def test_the_command_trains_with_the_printed_configuration(config: Path, tmp_path: Path, words: list[str]) -> None:
-    folder = tmp_path / "run"
-    done = command(config, *SMALLER, *words, f"folder={folder}")
+def test_the_command_trains_with_the_printed_configuration(tmp_path: Path, words: list[str], workers: int) -> None:
+    config, folder = tmp_path / "config.yaml", tmp_path / "run"
+    config.write_text(CONFIG, encoding="utf-8")
+    done = command(config, "train.num_iters=1", *words, f"folder={folder}")
     assert done.exit_code == 0, done.output
     assert "evaluation tasks:" in done.output
     (line,) = read_metrics(folder)
     assert (line["rollouts"], line["evaluation"]["rollouts"]) == (12, 20)
     stored = yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
-    assert (stored["env"]["num_parallel_workers"], stored["policy"]["arch"]) == (6, "memory")
-    done = command("--resume", folder, "train.num_iters=2", "env.num_parallel_workers=2")
+    assert (stored["env"]["num_parallel_workers"], stored["policy"]["arch"]) == (workers, "memory")
+    done = command("--resume", folder, "train.num_iters=2", "env.num_parallel_workers=1")
     assert done.exit_code == 0, done.output
     assert [line["rollouts"] for line in read_metrics(folder)] == [12, 24]
     done = command("--resume", folder, config)
