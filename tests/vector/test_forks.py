@@ -57,15 +57,7 @@ def test_what_it_forked_ends_as_it_wished_and_answers_nothing(make_process: Make
         assert "astray" not in infos
 
 
-# ---- processes forked from the caller's ----------------------------------------------------------
-
-
 OTHERS = np.full(2, 9)
-
-
-def close_and_restart(envs: ParallelEnvManager) -> None:
-    envs.close()
-    envs.restart()
 
 
 METHODS = [
@@ -81,7 +73,7 @@ OPERATIONS: dict[str, Callable[[ParallelEnvManager], object]] = {
     "remotes": lambda envs: envs.remotes[0].send(("reset", None)),
     "set_attr": lambda envs: envs.set_attr("spec", None),
     "np_random": lambda envs: envs.np_random,
-    "restart after close": close_and_restart,
+    "restart after close": lambda envs: [end() for end in (envs.close, envs.restart)],
 }
 
 
