@@ -49,17 +49,18 @@ def assert_usable(envs: Manager) -> None:
 
 @pytest.mark.slow(sample=True)
 @modes
-@pytest.mark.parametrize("fault", [Fault.SIGKILL, Fault.EXCEPTION])
+@pytest.mark.parametrize(
+    ("backend", "fault"),
+    [("process", Fault.SIGKILL), *((backend, Fault.EXCEPTION) for backend in ("serial", "thread", "process"))],
+)
 @pytest.mark.parametrize(
     ("moment", "at"), [(Moment.STEP, 1), (Moment.STEP, 9), (Moment.RESET, 1), (Moment.AUTORESET, 1)]
 )
 def test_a_fault_loses_no_rollout(
-    make: Make, backend: str, tmp_path: Path, mode: AutoresetMode, fault: Fault, moment: Moment, at: int
+    make_process: Make, tmp_path: Path, backend: str, mode: AutoresetMode, fault: Fault, moment: Moment, at: int
 ) -> None:
-    if fault is Fault.SIGKILL and backend != "process":
-        pytest.skip("it would end this process")
     factory, policy = faulty(fault, moment, tmp_path / "broken", at), partial([Counting, Remembering][at % 2])
-    envs = make([factory] * 3, num_workers=2, on_failure="restart", autoreset_mode=mode)
+    envs = make_process([factory] * 3, num_workers=2, on_failure="restart", autoreset_mode=mode, backend=backend)
     assert_same_batch(content(collected(envs, policy())), content(unbroken(policy())))
     assert (tmp_path / "broken").exists()
     assert sum(one["restarts"] for one in envs.stats()) == 1
@@ -101,10 +102,18 @@ def test_an_env_that_always_breaks_is_raised_in_the_end(make: Make) -> None:
     assert not any(envs.is_away(env) for env in range(2))
 
 
-def test_the_error_of_an_env_comes_up(make: Make, tmp_path: Path) -> None:
-    envs = make([faulty(Fault.EXCEPTION, Moment.STEP, tmp_path / "broken")] * 3, num_workers=2)
-    with pytest.raises(ValueError, match="injected fault"):
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [(Fault.EXCEPTION, ValueError, "injected fault"), (Fault.SIGKILL, WorkerDied, "signal 9")],
+)
+def test_what_broke_comes_up(
+    make_process: Make, tmp_path: Path, fault: Fault, error: type[Exception], words: str
+) -> None:
+    envs = make_process([faulty(fault, Moment.STEP, tmp_path / "broken")] * 3, num_workers=2)
+    with pytest.raises(error, match=words):
         collected(envs)
+    if error is WorkerDied:
+        envs.restart()
     assert_usable(envs)
 
 
@@ -114,21 +123,10 @@ def test_all_envs_that_fail_at_once_are_received(make: Make) -> None:
         collect(envs, Acting(zeros), 9)
     assert not any(envs.is_away(env) for env in range(4))
     assert envs.reset()[0].shape == (4, 2)
-
-
-def test_a_task_that_an_env_rejects_comes_up(make: Make) -> None:
     envs = make([Choosy] * 3)
     with pytest.raises(LookupError, match="no such goal"):
         collect(envs, Acting(zeros), 7, tasks=[1, 2, 3, 4, 99, 5, 6])
     assert len(collect(envs, Acting(zeros), 7, tasks=[1] * 7)) == 7
-
-
-def test_a_dead_worker_comes_up(make_process: Make, tmp_path: Path) -> None:
-    envs = make_process([faulty(Fault.SIGKILL, Moment.STEP, tmp_path / "broken")] * 3, num_workers=2)
-    with pytest.raises(WorkerDied, match="signal 9"):
-        collected(envs)
-    envs.restart()
-    assert_usable(envs)
 
 
 def test_a_late_env_comes_up_and_can_be_received_afterwards(

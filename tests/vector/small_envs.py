@@ -178,7 +178,3 @@ class SpacesEnv(CountingEnv):
 
     def observed(self) -> Any:
         return self.observation_space.sample()
-
-
-class NotAnEnv:
-    """Has nothing that an environment has."""

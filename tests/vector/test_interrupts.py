@@ -8,9 +8,7 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import gymnasium as gym
@@ -135,43 +133,6 @@ def test_a_construction_that_is_interrupted_leaves_nothing_behind(context: Start
             gc.collect()  # the check around every test sees to the rest
     finally:
         gc.enable()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("context", ["forkserver", "fork"])
-def test_constructions_that_are_interrupted_at_random_moments_leave_nothing_behind(context: StartMethod) -> None:
-    draws, num_struck = np.random.default_rng(3), 0
-    making = threading.Event()
-
-    def strike(seconds: float) -> None:
-        making.wait()
-        time.sleep(seconds)
-        if making.is_set():
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def note(number: int, frame: FrameType | None) -> None:
-        nonlocal num_struck
-        if making.is_set():  # else it came late, when nothing was being made
-            num_struck += 1
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        for _ in range(30):
-            striker = threading.Thread(target=strike, args=(float(draws.uniform(0.0, 0.03)),))
-            striker.start()
-            try:
-                making.set()
-                ParallelEnvManager([cartpole] * 2, context=context).close()
-            except KeyboardInterrupt:
-                pass
-            finally:
-                making.clear()
-            striker.join()
-            gc.collect()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert num_struck > 0
 
 
 class Quitting(CountingEnv):

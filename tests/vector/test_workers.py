@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs import ParallelEnvManager
+from parallel_envs import MultiAgentEnvManager, ParallelEnvManager
 from parallel_envs.engine import START_METHODS
 from parallel_envs.errors import WorkerDied
 from parallel_envs.tasks import CycleTasks
+from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
 from tests.vector.conftest import Make, opened
 from tests.vector.small_envs import CountingEnv
 
@@ -141,7 +142,7 @@ def test_a_worker_that_replaces_one_inherits_them_as_they_are_by_then(make_proce
     assert envs.get_attr("told")[1][3] == "as of late"
 
 
-def test_a_setter_of_tasks_is_inherited_too(make_process: Make) -> None:
+def test_setters_of_tasks_and_factories_of_agents_are_inherited_too(make_process: Make) -> None:
     lock = threading.Lock()
 
     def set_task(env: Any, task: Any) -> None:
@@ -158,6 +159,13 @@ def test_a_setter_of_tasks_is_inherited_too(make_process: Make) -> None:
             assert envs.get_attr("told") == threads.get_attr("told")
     envs.restart(0)
     envs.step(np.zeros(2, int))
+
+    def make_agents() -> Any:
+        with lock:
+            return ScriptedAgentsEnv([{"a": Stay(3)}])
+
+    with MultiAgentEnvManager([make_agents] * 2, context="fork") as agents:
+        agents.reset(seed=0)
 
 
 @pytest.fixture
