@@ -130,7 +130,7 @@ def test_twenty_are_ten_and_ten_more(name: str) -> None:
     assert_same_batch(counted_anew, [(*one[:4], *one[5:]) for one in content(together)])
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(st.data())
 def test_no_lengths_and_numbers_make_a_difference(data: st.DataObject) -> None:
     factory = partial(ScriptedEnv, episode_lengths=data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))

@@ -121,14 +121,15 @@ def test_interrupts_at_random_moments_hang_nothing(make_process: Make) -> None:
 
 
 @pytest.mark.parametrize("context", ["forkserver", "fork"])
-def test_a_construction_that_is_interrupted_leaves_nothing_behind(context: StartMethod) -> None:
+@pytest.mark.parametrize("moments", [7, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_construction_that_is_interrupted_leaves_nothing_behind(moments: int, context: StartMethod) -> None:
     def make_and_close() -> None:
         ParallelEnvManager([cartpole] * 2, context=context).close()
 
     gc.disable()  # an interrupt within a finalizer cannot be raised
     try:
         whole = struck(sys.maxsize, make_and_close)
-        for moment in range(1, whole, whole // 25):
+        for moment in range(1, whole, whole // moments):
             struck(moment, make_and_close)
             gc.collect()  # the check around every test sees to the rest
     finally:

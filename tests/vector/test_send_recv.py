@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -286,13 +286,6 @@ def test_an_env_that_raised_or_died_is_ready(make_process: Make) -> None:
         with pytest.raises((ZeroDivisionError, WorkerDied)):
             envs.recv()
     assert envs.ready_ids == []
-
-
-@pytest.fixture
-def _forgotten_records(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """A log record of a restart holds the error, and that, through its traceback, all that the env ever held."""
-    yield
-    caplog.get_records("call").clear()
 
 
 @pytest.mark.usefixtures("_forgotten_records")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -145,13 +144,6 @@ def test_a_change_during_a_step_waits_for_the_next(make: Make, gate: Gate) -> No
     prefer(source, 12)
     gate.let_through()
     assert envs.step_wait()[0][0, 0] == 109
-
-
-@pytest.fixture
-def _forgotten_records(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """A log record of a restart holds the error, and that, through its traceback, all that the env ever held."""
-    yield
-    caplog.get_records("call").clear()
 
 
 forgetful = pytest.mark.usefixtures("_forgotten_records")
