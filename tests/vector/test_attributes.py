@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from parallel_envs.engine import Unpicklable
-from parallel_envs.errors import EnvError, StepTimeout
+from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
 from tests.gates import Gate
 from tests.vector.conftest import Make, opened
@@ -144,7 +145,7 @@ def test_an_error_in_a_method_or_function_is_an_error_of_that_call(make: Make) -
     assert envs.step(ACTIONS)[0].tolist() == [[0, 1]] * 3
 
 
-def test_functions_and_results_that_cannot_travel_are_named(make_process: Make) -> None:
+def test_functions_and_results_that_cannot_travel_and_a_death_are_named(make_process: Make) -> None:
     envs, lock = make_process([CountingEnv] * 2), threading.Lock()
     with pytest.raises(Unpicklable, match=r"fn -> variable 'lock' \(a _thread.lock\) cannot be pickled"):
         envs.apply(lambda env: lock)
@@ -152,6 +153,13 @@ def test_functions_and_results_that_cannot_travel_are_named(make_process: Make) 
         envs.apply(print, 1, lock)
     with pytest.raises(EnvError, match=r"Env 0 raised .*cannot be pickled"):
         envs.apply(lambda env: env.lock())
+    assert envs.apply(lambda env: env.label) == ["plain"] * 2
+    with pytest.raises(WorkerDied, match="during apply of '_exit'"):
+        envs.apply(_exit, env_ids=1)
+
+
+def _exit(env: Any) -> None:
+    os._exit(5)
 
 
 def test_apply_that_is_late_is_brought_by_call_wait(make_parallel: Make, gate: Gate) -> None:
