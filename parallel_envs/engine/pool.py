@@ -330,9 +330,10 @@ class PoolSettings:
     start_timeout: float | None = None
 
     def __post_init__(self) -> None:
+        context = "spawn" if self.context is None else self.context
         for given, value, known in (
             (f"backend={self.backend!r} is unknown", self.backend, BACKENDS),
-            (f"context={self.context!r} is not a start method", self.context or "spawn", START_METHODS),
+            (f"context={self.context!r} is not a start method", context, START_METHODS),
         ):
             if not is_one_of(value, known):
                 raise ValueError(f"{given}. Choose one of {', '.join(map(repr, known))}.{hint(value, known)}")

@@ -19,7 +19,6 @@ from tests.vector.task_envs import ByResetTask
 
 LENGTHS = (3, 7, 1, 12, 5)
 NUM_ACTIONS = 3
-
 # Any action, seed, task or order that went astray changes all that a scripted env observes.
 scripted = partial(ScriptedEnv, episode_lengths=LENGTHS, infos=(InfoKind.SCALARS,))
 
@@ -33,9 +32,6 @@ def content(rollouts: Sequence[Rollout]) -> list[tuple[Any, ...]]:
         )
         for one in rollouts
     ]
-
-
-# ---- policies ------------------------------------------------------------------------------------
 
 
 def by_observation(observation: Any) -> int:
@@ -89,9 +85,6 @@ class Acting(BatchPolicy):
 
 def zeros(observations: Any, state: Any, resets: Any, rows: Any) -> Any:
     return np.zeros(len(rows), np.int64)
-
-
-# ---- environments --------------------------------------------------------------------------------
 
 
 class Lasting(CountingEnv):

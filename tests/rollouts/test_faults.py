@@ -25,8 +25,6 @@ from tests.vector.small_envs import CountingEnv, FailingEnv, GatedEnv
 from tests.vector.task_envs import Choosy
 
 NUM_ROLLOUTS = 8
-
-
 modes = pytest.mark.parametrize("mode", list(AutoresetMode))
 
 
@@ -52,28 +50,20 @@ def assert_usable(envs: Manager) -> None:
 @pytest.mark.slow(sample=True)
 @modes
 @pytest.mark.parametrize(
+    ("backend", "fault"),
+    [("process", Fault.SIGKILL), *((backend, Fault.EXCEPTION) for backend in ("serial", "thread", "process"))],
+)
+@pytest.mark.parametrize(
     ("moment", "at"), [(Moment.STEP, 1), (Moment.STEP, 9), (Moment.RESET, 1), (Moment.AUTORESET, 1)]
 )
-def test_a_killed_worker_loses_no_rollout(
-    make_process: Make, tmp_path: Path, mode: AutoresetMode, moment: Moment, at: int
+def test_a_fault_loses_no_rollout(
+    make_process: Make, tmp_path: Path, backend: str, mode: AutoresetMode, fault: Fault, moment: Moment, at: int
 ) -> None:
-    factory = faulty(Fault.SIGKILL, moment, tmp_path / "broken", at)
-    envs = make_process([factory] * 3, num_workers=2, on_failure="restart", autoreset_mode=mode)
-    assert_same_batch(content(collected(envs)), content(unbroken()))
+    factory, policy = faulty(fault, moment, tmp_path / "broken", at), partial([Counting, Remembering][at % 2])
+    envs = make_process([factory] * 3, num_workers=2, on_failure="restart", autoreset_mode=mode, backend=backend)
+    assert_same_batch(content(collected(envs, policy())), content(unbroken(policy())))
     assert (tmp_path / "broken").exists()
     assert sum(one["restarts"] for one in envs.stats()) == 1
-
-
-@pytest.mark.slow(sample=True)
-@modes
-@pytest.mark.parametrize(("moment", "at"), [(Moment.STEP, 1), (Moment.STEP, 9), (Moment.AUTORESET, 1)])
-def test_an_env_that_raises_loses_no_rollout(
-    make: Make, tmp_path: Path, mode: AutoresetMode, moment: Moment, at: int
-) -> None:
-    factory = faulty(Fault.EXCEPTION, moment, tmp_path / "broken", at)
-    envs = make([factory] * 3, num_workers=2, on_failure="restart", autoreset_mode=mode)
-    assert_same_batch(content(collected(envs, Remembering())), content(unbroken(Remembering())))
-    assert (tmp_path / "broken").exists()
 
 
 class Killing(Counting):
@@ -112,10 +102,18 @@ def test_an_env_that_always_breaks_is_raised_in_the_end(make: Make) -> None:
     assert not any(envs.is_away(env) for env in range(2))
 
 
-def test_the_error_of_an_env_comes_up(make: Make, tmp_path: Path) -> None:
-    envs = make([faulty(Fault.EXCEPTION, Moment.STEP, tmp_path / "broken")] * 3, num_workers=2)
-    with pytest.raises(ValueError, match="injected fault"):
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [(Fault.EXCEPTION, ValueError, "injected fault"), (Fault.SIGKILL, WorkerDied, "signal 9")],
+)
+def test_what_broke_comes_up(
+    make_process: Make, tmp_path: Path, fault: Fault, error: type[Exception], words: str
+) -> None:
+    envs = make_process([faulty(fault, Moment.STEP, tmp_path / "broken")] * 3, num_workers=2)
+    with pytest.raises(error, match=words):
         collected(envs)
+    if error is WorkerDied:
+        envs.restart()
     assert_usable(envs)
 
 
@@ -125,21 +123,10 @@ def test_all_envs_that_fail_at_once_are_received(make: Make) -> None:
         collect(envs, Acting(zeros), 9)
     assert not any(envs.is_away(env) for env in range(4))
     assert envs.reset()[0].shape == (4, 2)
-
-
-def test_a_task_that_an_env_rejects_comes_up(make: Make) -> None:
     envs = make([Choosy] * 3)
     with pytest.raises(LookupError, match="no such goal"):
         collect(envs, Acting(zeros), 7, tasks=[1, 2, 3, 4, 99, 5, 6])
     assert len(collect(envs, Acting(zeros), 7, tasks=[1] * 7)) == 7
-
-
-def test_a_dead_worker_comes_up(make_process: Make, tmp_path: Path) -> None:
-    envs = make_process([faulty(Fault.SIGKILL, Moment.STEP, tmp_path / "broken")] * 3, num_workers=2)
-    with pytest.raises(WorkerDied, match="signal 9"):
-        collected(envs)
-    envs.restart()
-    assert_usable(envs)
 
 
 def test_a_late_env_comes_up_and_can_be_received_afterwards(
@@ -173,34 +160,27 @@ def test_the_error_of_a_policy_comes_up_and_nothing_is_left_on_the_way(make: Mak
     assert_same_batch(content(collect(envs, by_observation, 5)), content(collect(scripted(), by_observation, 5)))
 
 
-def test_a_closed_manager_is_refused(make: Make) -> None:
-    envs = make([scripted] * 2)
-    envs.close()
-    with pytest.raises(ClosedError, match="close"):
-        collect(envs, by_observation, 3)
-
-
-@pytest.mark.parametrize("away", [0, 3])
-def test_a_manager_with_requests_on_the_way_is_refused_and_keeps_them(make: Make, away: int) -> None:
+@pytest.mark.parametrize("name", ["send", "step", "reset", "call"])
+def test_a_manager_that_is_busy_or_closed_is_refused_and_keeps_its_requests(make: Make, name: str) -> None:
     envs = make([CountingEnv] * 4)
     envs.reset(seed=1)
-    envs.send(np.zeros(1, np.int64), env_ids=[away])
-    with pytest.raises(AlreadyPendingCallError, match=f"{away}.*recv"):
+    begin: dict[str, Any] = {
+        "send": partial(envs.send, [0], env_ids=[3]),
+        "step": partial(envs.step_async, np.zeros(4)),
+        "reset": envs.reset_async,
+        "call": partial(envs.call_async, "observed"),
+    }
+    begin[name]()
+    with pytest.raises(AlreadyPendingCallError, match="3.*recv" if name == "send" else name):
         collect(envs, Acting(zeros), 2)
-    assert envs.recv()[1].tolist() == [[0, 1]]
+    if name == "send":
+        assert envs.recv()[1].tolist() == [[0, 1]]
+    else:
+        assert len(getattr(envs, f"{name}_wait")()) > 1
     assert len(collect(envs, Acting(zeros), 2)) == 2
-
-
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("name", ["step", "reset", "call"])
-def test_a_manager_with_a_pending_call_is_refused_and_keeps_it(make: Make, name: str) -> None:
-    envs = make([CountingEnv] * 2)
-    envs.reset(seed=1)
-    begin: dict[str, Any] = {"step": partial(envs.step_async, np.zeros(2)), "reset": envs.reset_async}
-    begin.get(name, partial(envs.call_async, "observed"))()
-    with pytest.raises(AlreadyPendingCallError, match=name):
-        collect(envs, Acting(zeros), 2)
-    assert len(getattr(envs, f"{name}_wait")()) > 1
+    envs.close()
+    with pytest.raises(ClosedError, match="close"):
+        collect(envs, Acting(zeros), 3)
 
 
 def test_one_env_that_fails_goes_back_to_its_owner() -> None:

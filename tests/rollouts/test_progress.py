@@ -20,8 +20,6 @@ from tests.rollouts.players import Acting, Counting, GatedTask, content, scripte
 from tests.vector.conftest import Make
 from tests.vector.small_envs import CountingEnv
 
-ROOT = Path(__file__).parents[2]
-
 
 def test_it_stays_when_a_collection_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
     def act(*arguments: Any) -> Any:
@@ -32,27 +30,18 @@ def test_it_stays_when_a_collection_is_interrupted(capsys: pytest.CaptureFixture
     assert "0/4" in capsys.readouterr().err
 
 
-def test_it_tells_rollouts_steps_and_envs_at_work(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
-    told: list[tuple[int, int, int]] = []
-    monkeypatch.setattr(collector._ProgressBar, "show", lambda self, *numbers: told.append(numbers))
-    collect(make([partial(CountingEnv, 3)] * 2), Acting(zeros), 4, progress=True)
-    assert told[-1] == (4, 12, 0)
-    assert told == sorted(told, key=lambda numbers: numbers[:2])
-    assert {busy for *_, busy in told} <= {0, 1, 2}
-
-
 def test_rich_is_brought_in_by_a_bar_only() -> None:
     program = (
         "import sys\nfrom parallel_envs import collect\nfrom tests.rollouts.players import by_observation, scripted\n"
         "collect(scripted(), by_observation, 2)\nassert 'rich' not in sys.modules\n"
         "collect(scripted(), by_observation, 2, progress=True)\nassert 'rich' in sys.modules"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], env=environment, capture_output=True, timeout=60, check=False
     )
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert "2/2" in done.stderr
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr
+    assert b"2/2" in done.stderr
 
 
 @pytest.mark.parametrize("num_rollouts", [2, 4])
@@ -87,12 +76,25 @@ def test_envs_without_work_are_left_alone(make: Make) -> None:
     assert sorted(envs.get_attr("episode")) == [-1, -1, -1, 0, 0]
 
 
-def test_a_bar_changes_nothing_and_is_drawn_on_stderr(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_changes_nothing_and_tells_on_stderr_how_far_it_is(
+    make: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    show = collector._ProgressBar.show
+
+    def show_and_tell(bar: Any, *numbers: int) -> None:
+        told.append(numbers)
+        show(bar, *numbers)
+
+    monkeypatch.setattr(collector._ProgressBar, "show", show_and_tell)
     envs = make([scripted] * 3, num_workers=2)
     shown = collect(envs, Counting(), 7, seed=1, progress=True)
     out, drawn = capsys.readouterr()
     assert out == ""
     assert all(words in drawn for words in ("rollouts", "7/7", "steps/s", "0 busy"))
+    assert told == sorted(told, key=lambda numbers: numbers[:2])
+    assert told[-1] == (7, shown.num_steps, 0)
+    assert {busy for *_, busy in told} <= {0, 1, 2, 3}
     assert_same_batch(content(shown), content(collect(envs, Counting(), 7, seed=1)))
     assert capsys.readouterr() == ("", "")
 

@@ -52,9 +52,6 @@ def assert_same(rollouts: Rollouts, expected: Rollouts) -> None:
     assert_same_batch(content(rollouts), content(expected))
 
 
-# ---- what is right -------------------------------------------------------------------------------
-
-
 def test_a_rollout_is_what_the_env_plays_by_itself() -> None:
     rollouts, env = reference("function"), scripted()
     for rollout in rollouts:
@@ -72,45 +69,23 @@ def test_a_rollout_is_what_the_env_plays_by_itself() -> None:
 
 
 def test_exactly_so_many_rollouts_in_the_order_of_their_ids() -> None:
-    for num_rollouts in (1, 2, 5, 6):
-        with ParallelEnvManager([scripted] * 5, backend="serial") as envs:
+    with ParallelEnvManager([scripted] * 5, backend="serial") as envs:
+        for num_rollouts in (1, 2, 5, 6):
             assert [one.id for one in collected(envs, "function", num_rollouts)] == list(range(num_rollouts))
 
 
-# ---- the same ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow(sample=True)
-@policies
-@pytest.mark.parametrize(("num_envs", "num_workers"), [(1, 1), (2, 2), (5, 5), (5, 2), (13, 3)])
-def test_local_backends_play_what_one_env_plays(name: str, num_envs: int, num_workers: int) -> None:
-    for backend in ("serial", "thread"):
-        with ParallelEnvManager([scripted] * num_envs, num_workers=num_workers, backend=backend) as envs:
-            assert_same(collected(envs, name), reference(name))
-
-
-@pytest.mark.parametrize(("num_envs", "num_workers"), [(1, 1), (2, 2), (5, 5), (13, 2)])
-def test_processes_play_what_one_env_plays(make_process: Make, num_envs: int, num_workers: int) -> None:
-    envs = make_process([scripted] * num_envs, num_workers=num_workers)
-    for name in POLICIES:
-        assert_same(collected(envs, name), reference(name))
-
-
 @pytest.mark.slow(sample=True)
 @modes
-def test_every_autoreset_mode_plays_the_same(make: Make, mode: AutoresetMode) -> None:
-    envs = make([scripted] * 3, num_workers=2, autoreset_mode=mode)
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize(("num_envs", "num_workers"), [(5, 2), (1, 1), (2, 2), (13, 3)])
+def test_all_play_what_one_env_plays(
+    make: Make, num_envs: int, num_workers: int, copy: bool, mode: AutoresetMode
+) -> None:
+    fns = [partial(scripted, reuse_buffers=not copy)] * num_envs
+    envs = make(fns, num_workers=num_workers, autoreset_mode=mode, copy=copy)
     for name in POLICIES:
-        assert_same(collected(envs, name), reference(name))
-
-
-@pytest.mark.slow(sample=True)
-@modes
-def test_observations_come_in_the_types_of_the_space_in_every_mode(make: Make, mode: AutoresetMode) -> None:
-    loose = partial(Loose, reuse_buffers=True)
-    rollouts = collect(make([loose] * 2, autoreset_mode=mode), by_observation, 4, seed=1)
-    assert_same(rollouts, collect(ScriptedAsFloat32(), by_observation, 4, seed=1))
-    assert {rollout.chain.dtype.name for rollout in rollouts} == {"float32"}
+        for exact in (False, True):  # rows of these are computed alone anyhow
+            assert_same(collected(envs, name, exact=exact), reference(name))
 
 
 class ScriptedAsFloat32(Loose):
@@ -121,17 +96,12 @@ class ScriptedAsFloat32(Loose):
 
 
 @pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("copy", [True, False])
-def test_envs_that_reuse_their_buffers_play_the_same(make: Make, copy: bool) -> None:
-    envs = make([partial(scripted, reuse_buffers=True)] * 3, num_workers=2, copy=copy)
-    for name in POLICIES:
-        assert_same(collected(envs, name), reference(name))
-
-
-@policies
-def test_exact_changes_nothing_where_rows_are_computed_alone(name: str) -> None:
-    with ParallelEnvManager([scripted] * 4, backend="serial") as envs:
-        assert_same(collected(envs, name, exact=True), reference(name))
+@modes
+def test_observations_come_in_the_types_of_the_space_in_every_mode(make: Make, mode: AutoresetMode) -> None:
+    loose = partial(Loose, reuse_buffers=True)
+    rollouts = collect(make([loose] * 2, autoreset_mode=mode), by_observation, 4, seed=1)
+    assert_same(rollouts, collect(ScriptedAsFloat32(), by_observation, 4, seed=1))
+    assert {rollout.chain.dtype.name for rollout in rollouts} == {"float32"}
 
 
 def test_a_registered_env_plays_the_same_by_its_name(make: Make) -> None:
@@ -160,32 +130,17 @@ def test_twenty_are_ten_and_ten_more(name: str) -> None:
     assert_same_batch(counted_anew, [(*one[:4], *one[5:]) for one in content(together)])
 
 
-@settings(max_examples=30)
-@given(
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    num_rollouts=st.integers(1, 9),
-    num_envs=st.integers(1, 6),
-    share=st.floats(0, 1),
-    mode=st.sampled_from(AutoresetMode),
-    max_steps=st.none() | st.integers(1, 6),
-    name=st.sampled_from(sorted(POLICIES)),
-)
-def test_no_lengths_and_numbers_make_a_difference(
-    lengths: list[int],
-    num_rollouts: int,
-    num_envs: int,
-    share: float,
-    mode: AutoresetMode,
-    max_steps: int | None,
-    name: str,
-) -> None:
-    factory = partial(ScriptedEnv, episode_lengths=lengths)
+@settings(max_examples=20)
+@given(st.data())
+def test_no_lengths_and_numbers_make_a_difference(data: st.DataObject) -> None:
+    factory = partial(ScriptedEnv, episode_lengths=data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
+    name, num_rollouts = data.draw(st.sampled_from(sorted(POLICIES))), data.draw(st.integers(1, 9))
+    max_steps, mode = data.draw(st.none() | st.integers(1, 6)), data.draw(st.sampled_from(AutoresetMode))
     expected = collected(factory(), name, num_rollouts, max_steps=max_steps)
-    num_workers = 1 + round(share * (num_envs - 1))
+    fns = [factory] * data.draw(st.integers(1, 6))
+    num_workers = data.draw(st.integers(1, len(fns)))
     for backend in ("serial", "thread"):
-        with ParallelEnvManager(
-            [factory] * num_envs, num_workers=num_workers, backend=backend, autoreset_mode=mode
-        ) as envs:
+        with ParallelEnvManager(fns, num_workers=num_workers, backend=backend, autoreset_mode=mode) as envs:
             assert_same(collected(envs, name, num_rollouts, max_steps=max_steps), expected)
 
 

@@ -22,14 +22,7 @@ class Pair(NamedTuple):
 
 
 SHARED = np.zeros((1, 2))
-
-
 KEPT = np.zeros((20, 2))
-
-
-def inference_zeros(num_rows: int) -> Any:
-    with torch.inference_mode():
-        return torch.zeros(num_rows, 2)
 
 
 # Each counts steps in every leaf.
@@ -44,7 +37,7 @@ TREES: dict[str, Callable[[int], Any]] = {
     "expanded": lambda num_rows: torch.zeros(1, 2).expand(num_rows, -1),
     "kept": lambda num_rows: KEPT[:num_rows],
     "objects": lambda num_rows: np.array([0] * num_rows, object),
-    "inference": inference_zeros,
+    "inference": torch.inference_mode()(lambda num_rows: torch.zeros(num_rows, 2)),
 }
 
 
@@ -64,13 +57,13 @@ def counting(observations: Any, state: Any, resets: Any, rows: Any) -> Any:
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_state_never_leaks_into_the_next_rollout(exact: bool) -> None:
-    for tree in TREES.values():
-        with ParallelEnvManager([scripted] * 3, num_workers=2, backend="serial") as envs:
-            both = [collect(envs, Acting(counting, tree), 9, exact=exact) for _ in range(2)]
-        for rollout in (*both[0], *both[1]):
-            assert rollout.records
-            for column in rollout.records.values():
-                assert column.tolist() == list(range(len(rollout)))
+    with ParallelEnvManager([scripted] * 3, num_workers=2, backend="serial") as envs:
+        for tree in TREES.values():
+            both = [collect(envs, Acting(counting, tree), 5, exact=exact) for _ in range(2)]
+            for rollout in (*both[0], *both[1]):
+                assert rollout.records
+                for column in rollout.records.values():
+                    assert column.tolist() == list(range(len(rollout)))
     assert not KEPT.any()  # the policy's own arrays are not written to
     assert not SHARED.any()
 
@@ -94,12 +87,12 @@ BAD_STATES: list[tuple[Callable[[int], Any], Callable[[Any], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(BAD_STATES)))
-def test_a_state_that_is_not_like_the_initial_one_is_refused(number: int) -> None:
-    initial, change, word = BAD_STATES[number]
-    policy = Odd(lambda observations, state, resets, rows: (np.zeros(len(rows), np.int64), change(state)), initial)
-    with ParallelEnvManager([scripted] * 2, backend="serial") as envs, pytest.raises(ValueError, match=f"Odd.*{word}"):
-        collect(envs, policy, 4)
+def test_a_state_that_is_not_like_the_initial_one_is_refused() -> None:
+    with ParallelEnvManager([scripted] * 2, backend="serial") as envs:
+        for initial, change, word in BAD_STATES:
+            act = partial(lambda change, seen, state, resets, rows: (np.zeros(len(rows), int), change(state)), change)
+            with pytest.raises(ValueError, match=f"Odd.*{word}"):
+                collect(envs, Odd(act, initial), 4)
 
 
 def test_an_initial_state_without_rows_is_refused() -> None:

@@ -18,14 +18,8 @@ from parallel_envs.testing import assert_same_batch
 from tests.strategies import fixed_shape_leaves, names
 
 NUM_ROWS = 3
-
-
 READER = 1
-
-
 OBSERVATIONS = spaces.Box(-1, 1, (2,))
-
-
 ACTIONS = spaces.Discrete(4)
 
 

@@ -66,3 +66,10 @@ def gate(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gate]:
                 request.getfixturevalue(name)
     with Gate(tmp_path / "gate") as gate:
         yield gate
+
+
+@pytest.fixture
+def _forgotten_records(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A log record of a restart holds the error, and that, through its traceback, all that the env ever held."""
+    yield
+    caplog.get_records("call").clear()

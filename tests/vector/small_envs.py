@@ -35,13 +35,7 @@ class CountingEnv(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> Step:
         self.elapsed += 1
-        return (
-            self.observed(),
-            float(self.elapsed),
-            self.elapsed >= self.length,
-            False,
-            {"elapsed": self.elapsed},
-        )
+        return (self.observed(), float(self.elapsed), self.elapsed >= self.length, False, {"elapsed": self.elapsed})
 
     def observed(self) -> Any:
         return np.array([self.episode, self.elapsed])
@@ -184,7 +178,3 @@ class SpacesEnv(CountingEnv):
 
     def observed(self) -> Any:
         return self.observation_space.sample()
-
-
-class NotAnEnv:
-    """Has nothing that an environment has."""

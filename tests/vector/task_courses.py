@@ -18,7 +18,6 @@ FIVE = [partial(ByResetTask, length) for length in (2, 3, 1, 4, 3)]
 TASKS = [17, 3, 40, 3, 8]
 EACH_WAY = [ByResetTask, BySetTask, ByOptions, ByBoth]
 GOALS = list(range(100, 120))
-
 workers = pytest.mark.parametrize("num_workers", [1, 2, 5])
 modes = pytest.mark.parametrize("mode", [mode.value for mode in AutoresetMode])
 
@@ -30,10 +29,10 @@ def zeros(envs: Manager) -> Any:
 def rows(envs: Manager, num_steps: int) -> Iterator[tuple[Any, Any]]:
     """Observations and infos of some steps; under DISABLED what has ended is reset by hand."""
     for _ in range(num_steps):
-        observations, _, terminated, _, infos = envs.step(zeros(envs))
+        observations, _, terminated, truncated, infos = envs.step(zeros(envs))
         yield observations, infos
-        if envs.autoreset_mode is AutoresetMode.DISABLED and terminated.any():
-            envs.reset(options={"reset_mask": terminated})
+        if envs.autoreset_mode is AutoresetMode.DISABLED and (ended := terminated | truncated).any():
+            envs.reset(options={"reset_mask": ended})
 
 
 def played(envs: Manager) -> list[Any]:

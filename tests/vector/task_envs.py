@@ -13,7 +13,6 @@ from tests.gates import wait_at
 
 Info = dict[str, Any]
 Step = tuple[Any, float, bool, bool, Info]
-
 UNSET = -5
 """What an env without a task observes in its place."""
 

@@ -28,14 +28,11 @@ BATCHES: dict[str, tuple[spaces.Space[Any], list[Any]]] = {
     "dtypes that change": (BOX, [FOUR, TENTHS]),
     "fortran order": (BOX, [np.asfortranarray(FOUR)]),
     "strided": (BOX, [np.arange(8, dtype=np.float32).reshape(2, 4)[:, ::2]]),
-    "int64": (spaces.Discrete(4), [np.array([1, 2]), np.array([3, 0])]),
     "int32 to a discrete space": (spaces.Discrete(4), [np.array([1, 2], np.int32)]),
     "numbers": (spaces.Box(-1, 1, ()), [np.array([0.5, 1], np.float32)]),
     "empty": (spaces.Box(-1, 1, (0,)), [np.zeros((2, 0), np.float32)]),
     "float16": (spaces.Box(-1, 1, (1,), np.float16), [np.array([[0.5], [1]], np.float16)]),
-    "multi discrete": (spaces.MultiDiscrete([2, 3]), [np.array([[1, 2], [0, 1]])]),
     "a dict of one": (spaces.Dict(move=BOX), [{"move": np.zeros((2, 2), np.float32)}]),
-    "a tuple of one": (spaces.Tuple([spaces.Discrete(4)]), [(np.array([1, 2]),)]),
     "a tuple in a tuple": (spaces.Tuple([spaces.Tuple([BOX])]), [((np.zeros((2, 2), np.float32),),)]),
     "text": (spaces.Text(5), [("go", "stop"), ("", "left")]),
     "sequences": (spaces.Sequence(spaces.Discrete(3)), [((1, 2), ()), ((), (0,))]),
@@ -45,10 +42,7 @@ BATCHES: dict[str, tuple[spaces.Space[Any], list[Any]]] = {
         MOVE_AND_SAY,
         [{"move": np.array([1, 2]), "say": ("hi", "")}, {"move": np.array([0, 0], np.int8), "say": ("a", "b")}],
     ),
-    "tuple": (
-        spaces.Tuple([BOX, spaces.Discrete(3)]),
-        [(FOUR, np.array([1, 2])), (TENTHS, np.array([1, 2], np.int8))],
-    ),
+    "tuple": (spaces.Tuple([BOX, spaces.Discrete(3)]), [(FOUR, np.array([1, 2])), (TENTHS, np.array([1, 2], np.int8))]),
 }
 
 
@@ -74,7 +68,6 @@ def test_envs_get_the_actions_gymnasium_gives_them(
 BY_HAND: dict[str, tuple[spaces.Space[Any], Any, Any]] = {
     "nested lists": (BOX, [[0.1, 1.0], [2.0, 3.0]], TENTHS),
     "a list of arrays": (BOX, [*FOUR], FOUR),
-    "a list of ints": (spaces.Discrete(4), [1, 2], np.array([1, 2])),
     "a tuple of ints": (spaces.Discrete(4), (1, 2), np.array([1, 2])),
     "dicts": (
         spaces.Dict(move=BOX, say=spaces.Text(4)),
@@ -114,27 +107,15 @@ def test_actions_written_by_hand_are_those_of_the_batched_form(make: Make, name:
     assert_same_batch(kept[0], kept[1])
 
 
-def test_actions_that_an_env_keeps_stay_unchanged(make: Make) -> None:
-    envs = opened(make, [partial(ActionKeeper, BOX)] * 2, num_workers=1)
+def test_neither_side_sees_what_the_other_writes_into_an_action(make: Make) -> None:
+    envs = opened(make, [partial(ActionKeeper, BOX), partial(ActionKeeper, BOX, scribbles=True)], num_workers=1)
     actions = np.zeros((2, 2), np.float32)
     for number in range(4):
         actions[:] = number  # the caller reuses the array, as training loops do
-        envs.step(actions)
-    expected = [np.full(2, number, np.float32) for number in range(4)]
-    assert_same_batch(envs.call("kept"), (expected, expected))
-
-
-def test_an_env_that_writes_into_its_action_does_not_reach_the_callers(make: Make) -> None:
-    envs = opened(make, [partial(ActionKeeper, BOX, scribbles=True)] * 2)
-    actions = np.zeros((2, 2), np.float32)
-    envs.step(actions)
-    assert_same_batch(actions, np.zeros((2, 2), np.float32))
-
-
-def test_an_action_given_asynchronously_may_be_overwritten_at_once(make_parallel: Make) -> None:
-    envs = opened(make_parallel, [partial(ActionKeeper, BOX)] * 2)
-    actions = np.ones((2, 2), np.float32)
-    envs.step_async(actions)
-    actions[:] = 9
-    envs.step_wait()
-    assert_same_batch(envs.call("kept"), ([np.ones(2, np.float32)], [np.ones(2, np.float32)]))
+        envs.step_async(actions)
+        actions[:] = 9
+        envs.step_wait()
+        assert (actions == 9).all()
+    kept, scribbled = envs.call("kept")
+    assert_same_batch(kept, [np.full(2, number, np.float32) for number in range(4)])
+    assert (np.array(scribbled) == 77).all()

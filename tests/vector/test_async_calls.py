@@ -22,7 +22,6 @@ from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
 
 ACTIONS = np.zeros(2, int)
 SHORT = 0.05
-
 Act = Callable[[Manager], Any]
 
 STARTS: dict[str, Act] = {
@@ -140,29 +139,17 @@ def test_close_ends_the_workers_where_warnings_are_errors(make_process: Make) ->
 
 
 @CLOSE_WARNING_IS_AN_ERROR
-def test_close_after_a_wait_that_raised_warns_of_nothing(make_parallel: Make, gate: Gate) -> None:
+def test_close_after_a_wait_that_raised_or_a_send_warns_of_nothing(make_parallel: Make, gate: Gate) -> None:
     envs = opened(make_parallel, [CountingEnv, partial(GatedEnv, gate.path)])
     envs.step_async(ACTIONS)
     with pytest.raises(StepTimeout):
         envs.step_wait(timeout=SHORT)
     gate.let_through()
-    envs.close()
-    assert envs.closed
-
-
-@CLOSE_WARNING_IS_AN_ERROR
-def test_close_after_a_send_warns_of_nothing(make: Make) -> None:
-    envs = opened(make, [CountingEnv] * 2)
-    envs.send(ACTIONS)
-    envs.close()
-    assert envs.closed
-
-
-def test_close_while_an_env_does_not_come_back(make_process: Make, gate: Gate) -> None:
-    envs = opened(make_process, [CountingEnv, partial(GatedEnv, gate.path)])
-    envs.step_async(ACTIONS)
-    envs.close(timeout=SHORT)
-    assert envs.closed
+    sent = opened(make_parallel, [CountingEnv] * 2)
+    sent.send(ACTIONS)
+    for each in (envs, sent):
+        each.close()
+        assert each.closed
 
 
 class Counting(ParallelEnvManager):

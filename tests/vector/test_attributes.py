@@ -54,14 +54,6 @@ def test_set_attr_gives_each_env_its_value_or_all_one(make: Make) -> None:
     assert envs.get_attr("label") == ("a", "b", "d")
 
 
-def test_an_error_in_a_method_is_an_error_of_that_call(make: Make) -> None:
-    envs = opened(make, [CountingEnv] * 3)
-    with pytest.raises(EnvError, match="no such level") as caught:
-        envs.call("fail", "no such level")
-    assert isinstance(caught.value, ValueError)
-    assert envs.step(ACTIONS)[0].tolist() == [[0, 1]] * 3
-
-
 def test_render_and_metadata_are_the_envs(make: Make) -> None:
     factories = [partial(ScriptedEnv, render_mode="rgb_array")] * 2
     envs, reference = make(factories), SyncVectorEnv(factories)
@@ -119,9 +111,6 @@ def test_what_was_given_can_be_read_as_from_gymnasiums(make: Make, backend: str)
     assert [str(made().unwrapped) for made in named.env_fns] == [str(gym.make("CartPole-v1").unwrapped)] * 2
 
 
-# ---- functions of envs -----------------------------------------------------------------------------------------------
-
-
 def test_apply_runs_a_function_on_each_wrapped_env(make: Make) -> None:
     envs = opened(make, [lambda: gym.wrappers.TimeLimit(CountingEnv(), 7)] * 3, num_workers=2)
     envs.step(ACTIONS)
@@ -140,21 +129,23 @@ def test_apply_runs_a_function_on_each_wrapped_env(make: Make) -> None:
     assert envs.step(ACTIONS)[0].tolist() == [[0, 2]] * 3
 
 
-def test_an_error_in_a_function_is_an_error_of_that_apply(make: Make) -> None:
+def test_an_error_in_a_method_or_function_is_an_error_of_that_call(make: Make) -> None:
     envs = opened(make, [CountingEnv] * 3)
 
     def fail(env: Any) -> None:
         raise gym.error.InvalidAction("not like this")
 
-    words = r"Env 1 raised .* during apply of 'fail': not like this"
-    with pytest.raises(gym.error.InvalidAction, match=words) as caught:
+    with pytest.raises(gym.error.InvalidAction, match=r"Env 1 raised .* during apply of 'fail': not like this") as told:
         envs.apply(fail, env_ids=[2, 1])
-    assert isinstance(caught.value, EnvError)
-    assert caught.value.env_ids == (1, 2)
+    assert isinstance(told.value, EnvError)
+    assert told.value.env_ids == (1, 2)
+    with pytest.raises(EnvError, match="no such level") as caught:
+        envs.call("fail", "no such level")
+    assert isinstance(caught.value, ValueError)
     assert envs.step(ACTIONS)[0].tolist() == [[0, 1]] * 3
 
 
-def test_functions_and_results_that_cannot_travel_are_named(make_process: Make) -> None:
+def test_functions_and_results_that_cannot_travel_and_a_death_are_named(make_process: Make) -> None:
     envs, lock = make_process([CountingEnv] * 2), threading.Lock()
     with pytest.raises(Unpicklable, match=r"fn -> variable 'lock' \(a _thread.lock\) cannot be pickled"):
         envs.apply(lambda env: lock)
@@ -163,6 +154,12 @@ def test_functions_and_results_that_cannot_travel_are_named(make_process: Make) 
     with pytest.raises(EnvError, match=r"Env 0 raised .*cannot be pickled"):
         envs.apply(lambda env: env.lock())
     assert envs.apply(lambda env: env.label) == ["plain"] * 2
+    with pytest.raises(WorkerDied, match="during apply of '_exit'"):
+        envs.apply(_exit, env_ids=1)
+
+
+def _exit(env: Any) -> None:
+    os._exit(5)
 
 
 def test_apply_that_is_late_is_brought_by_call_wait(make_parallel: Make, gate: Gate) -> None:
@@ -172,16 +169,3 @@ def test_apply_that_is_late_is_brought_by_call_wait(make_parallel: Make, gate: G
     gate.let_through(2)
     assert envs.call_wait() == ("answered",) * 2
     assert envs.apply(lambda env: env.num_steps, timeout=60) == [0, 0]
-
-
-def test_a_worker_that_dies_of_apply_is_raised_as_for_call(make_process: Make) -> None:
-    envs = make_process([CountingEnv] * 2, on_failure="restart")
-    with pytest.raises(WorkerDied, match="during apply of '_exit'") as caught:
-        envs.apply(_exit, env_ids=1)
-    assert caught.value.exitcode == 5
-    envs.restart(1)
-    assert envs.apply(lambda env: env.label) == ["plain"] * 2
-
-
-def _exit(env: Any) -> None:
-    os._exit(5)

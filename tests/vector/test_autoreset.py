@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch
+from parallel_envs.testing import assert_same_batch
 from tests.vector.conftest import Make, Manager, opened
 from tests.vector.small_envs import ArgumentsEnv, CountingEnv
 
@@ -37,10 +37,7 @@ COURSES: dict[AutoresetMode, list[tuple[Any, ...]]] = {
         ([[2, 0], [1, 1]], [2, 1], [True, False]),
         ([[2, 1], [1, 2]], [1, 2], [False, False]),
     ],
-    AutoresetMode.DISABLED: [
-        ([[0, 1], [0, 1]], [1, 1], [False, False]),
-        ([[0, 2], [0, 2]], [2, 2], [True, False]),
-    ],
+    AutoresetMode.DISABLED: [([[0, 1], [0, 1]], [1, 1], [False, False]), ([[0, 2], [0, 2]], [2, 2], [True, False])],
 }
 
 
@@ -75,16 +72,6 @@ def test_same_step_keeps_the_final_observation_and_info(make: Make) -> None:
     infos = envs.step(ACTIONS)[4]
     assert_same_batch([*infos["final_obs"]], [np.array([1, 1]), np.array([0, 2])])
     assert_same_batch(infos["_final_info"], both)
-
-
-def test_final_values_survive_an_env_that_reuses_its_memory(make: Make) -> None:
-    kinds = {InfoKind.ARRAYS, InfoKind.NESTED}
-    results = []
-    for reuses in (False, True):
-        factory = partial(ScriptedEnv, episode_lengths=[1], infos=kinds, reuse_buffers=reuses)
-        envs = opened(make, [factory] * 2, autoreset_mode="SameStep")
-        results.append([envs.step(ACTIONS) for _ in range(3)])
-    assert_same_batch(results[1], results[0])
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)

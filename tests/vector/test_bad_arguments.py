@@ -31,16 +31,12 @@ LOCK = threading.Lock()
 YES = np.array([True] * 3)
 Errors = type[Exception] | tuple[type[Exception], ...]
 
-# ---- calls -----------------------------------------------------------------------------------------------------------
 
 BAD_RESETS: list[tuple[dict[str, Any], Errors, str]] = [
     ({"tasks": [1, 2]}, ValueError, "2 tasks.*3 env"),
-    ({"tasks": [1, 2, 3, 4]}, ValueError, "4 tasks.*3 env"),
     ({"tasks": {1, 2}}, TypeError, "not a list with one task"),
     ({"tasks": np.array(3)}, TypeError, "not a list with one task"),
-    ({"tasks": []}, ValueError, "0 tasks.*3 env"),
     ({"tasks": [1], "env_ids": [0, 2]}, ValueError, "1 tasks.*2 env"),
-    ({"tasks": [1, 2, 3], "env_ids": 0}, ValueError, "3 tasks.*1 env"),
     ({"options": {"tasks": [1]}}, ValueError, "1 tasks.*3 env"),
     ({"options": {"tasks": [1, 2, 3], "reset_mask": np.array([True, False, True])}}, ValueError, "3 tasks.*2 env"),
     ({"tasks": 17}, TypeError, "tasks=17"),
@@ -56,17 +52,13 @@ BAD_RESETS: list[tuple[dict[str, Any], Errors, str]] = [
     ({"tasks": [1, 2, Task("left", 2**63)]}, (TypeError, ValueError), str(2**63)),
     ({"env_ids": [0], "options": {"task": 1, "reset_mask": YES}}, ValueError, "Both"),
     ({"options": {"reset_mask": [True, False, True]}}, TypeError, "reset_mask.*list"),
-    ({"options": {"reset_mask": True}}, TypeError, "reset_mask.*bool"),
-    ({"options": {"reset_mask": np.array([True])}}, ValueError, r"reset_mask.*\(1,\)"),
     ({"options": {"reset_mask": YES[None]}}, ValueError, r"reset_mask.*\(1, 3\)"),
     ({"options": {"reset_mask": np.array([1, 0, 1])}}, TypeError, "reset_mask.*int64"),
     ({"options": {"reset_mask": ~YES}}, ValueError, "reset_mask.*False"),
-    *(({"options": options}, TypeError, "options") for options in (3, "fast", {1, 2})),
+    ({"options": "fast"}, TypeError, "options"),
     ({"env_ids": [0, 1], "options": [{}]}, ValueError, "1 options.*2 env"),
     *(({"seed": seed}, (TypeError, ValueError), "seed") for seed in ("1", 1.5, object())),
     ({"seed": [1, 2]}, ValueError, "2 seeds|length=2"),
-    ({"seed": [1, 2, 3, 4]}, ValueError, "4 seeds|length=4"),
-    ({"seed": []}, ValueError, "0 seeds|length=0"),
     ({"env_ids": [0], "seed": [1, 2]}, ValueError, "2 seeds|length=2"),
     ({"env_ids": [0, 9]}, ValueError, "env_ids.*9"),
     ({"env_ids": [1, 1]}, ValueError, "env_ids.*twice"),
@@ -86,13 +78,11 @@ BAD_CALLS: list[tuple[Callable[[Manager], Any], Errors, str]] = [
     (lambda envs: envs.send([0, 0, 0], env_ids=[0, 1]), ValueError, "3"),
     (lambda envs: envs.send([0]), ValueError, "1"),
     (lambda envs: envs.call("played", env_ids=[3]), ValueError, "env_ids.*3"),
-    (lambda envs: envs.call("played", env_ids=[-4]), ValueError, "env_ids.*-4"),
     (lambda envs: envs.call("played", env_ids=[0, 0]), ValueError, "env_ids.*0"),
     (lambda envs: envs.call("played", env_ids=[0, -3]), ValueError, "env_ids.*-3"),
     (lambda envs: envs.call("played", env_ids=[]), ValueError, "env_ids.*empty"),
     *((partial(Manager.call, name=name), ValueError, name) for name in ("reset", "step", "close")),
     (lambda envs: envs.set_attr("label", ["a"]), ValueError, "1.*3"),
-    (lambda envs: envs.set_attr("label", ["a", "b", "c", "d"]), ValueError, "4.*3"),
     (lambda envs: envs.set_attr("label", ()), ValueError, "0.*3"),
     (lambda envs: envs.get_attr("lenght"), AttributeError, "lenght"),
     (lambda envs: envs.call("lenght"), AttributeError, "lenght"),
@@ -104,17 +94,14 @@ BAD_CALLS: list[tuple[Callable[[Manager], Any], Errors, str]] = [
 
 BAD_REQUESTS: list[tuple[Any, Errors, str]] = [
     ("reset", ValueError, "remote 0.*'reset'|'reset'.*remote 0"),
-    (("reset",), ValueError, "remote 0.*'reset'|'reset'.*remote 0"),
     (("reset", {}, 3), ValueError, "remote 0.*'reset'|'reset'.*remote 0"),
     (["reset", {}], ValueError, "remote 0.*'reset'|'reset'.*remote 0"),
     (("rest", {}), ValueError, "remote 0.*'rest'|'rest'.*remote 0"),
     ((None, {}), ValueError, "remote 0.*None|None.*remote 0"),
     (("step", None), ValueError, "remote 0.*'action'|'action'.*remote 0"),
-    (("step", {"actions": 1}), ValueError, "remote 0.*'action'|'action'.*remote 0"),
     (("get_attr", "length"), ValueError, "remote 0.*'name'|'name'.*remote 0"),
     (("reset", 5), ValueError, "5.* remote 0"),
     (("seed", "x"), ValueError, "'x'.* remote 0"),
-    (("seed", None), ValueError, "None.* remote 0"),
     (("step", {"action": "up"}), (TypeError, ValueError), "up|U2"),
     (("get_attr", {"name": "lenght"}), AttributeError, "lenght"),
 ]
@@ -149,33 +136,25 @@ def assert_refused(envs: Manager, ask: Callable[[Manager], Any], error: Errors, 
 
 
 @pytest.mark.parametrize("ask", [Manager.reset, Manager.reset_async, Manager.send_reset])
-@pytest.mark.parametrize(("arguments", "error", "words"), BAD_RESETS)
-def test_bad_resets(playing: Manager, ask: Any, arguments: dict[str, Any], error: Errors, words: str) -> None:
-    assert_refused(playing, partial(ask, **arguments), error, words)
+def test_bad_resets(playing: Manager, ask: Any) -> None:
+    for arguments, error, words in BAD_RESETS:
+        assert_refused(playing, partial(ask, **arguments), error, words)
 
 
-@pytest.mark.parametrize(("ask", "error", "words"), BAD_CALLS)
-def test_bad_calls(playing: Manager, ask: Callable[[Manager], Any], error: Errors, words: str) -> None:
-    assert_refused(playing, ask, error, words)
+def send(envs: Manager, request: Any) -> None:
+    envs.remotes[0].send(request)
 
 
-@pytest.mark.parametrize(("request_", "error", "words"), BAD_REQUESTS)
-def test_bad_requests_of_remotes(playing: Manager, request_: Any, error: Errors, words: str) -> None:
-    assert_refused(playing, lambda envs: envs.remotes[0].send(request_), error, words)
-
-
-def test_what_cannot_travel(make_process: Make) -> None:
-    envs = make_process([partial(ByResetTask, 100)] * 3, num_workers=2)
-    for ask in UNPICKLABLE:
-        assert_refused(envs, ask, TypeError, "lock")
-
-
-@pytest.mark.parametrize("timeout", [-1, float("nan"), "soon"], ids=repr)
-def test_timeouts_that_are_no_duration(playing: Manager, timeout: Any) -> None:
-    playing.step_async([0, 0, 0])
-    with pytest.raises((ValueError, TypeError), match=str(timeout)):
-        playing.step_wait(timeout=timeout)
-    playing.step_wait()
+def test_bad_calls_and_requests_of_remotes(playing: Manager) -> None:
+    for call, error, words in BAD_CALLS:
+        assert_refused(playing, call, error, words)
+    for request, error, words in BAD_REQUESTS:
+        assert_refused(playing, partial(send, request=request), error, words)
+    for timeout in (-1, float("nan"), "soon"):
+        playing.step_async([0, 0, 0])
+        with pytest.raises((ValueError, TypeError), match=str(timeout)):
+            playing.step_wait(timeout=timeout)  # type: ignore[arg-type]  # what this is about
+        playing.step_wait()
 
 
 def test_a_negative_seed_is_an_error_of_the_env(make: Make) -> None:
@@ -185,45 +164,49 @@ def test_a_negative_seed_is_an_error_of_the_env(make: Make) -> None:
     envs.reset(seed=0)
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
+def test_what_cannot_travel(make_process: Make) -> None:
+    envs = make_process([partial(ByResetTask, 100)] * 3, num_workers=2)
+    for ask in UNPICKLABLE:
+        assert_refused(envs, ask, TypeError, "lock")
+
+
+def test_a_task_for_an_env_that_takes_none(make: Make) -> None:
+    asked: list[Callable[[Manager], Any]] = [
         lambda envs: envs.reset(tasks=[6, 7]),
         lambda envs: envs.reset(options={"task": 6}),
         lambda envs: envs.set_tasks([6, 7]),
         lambda envs: envs.send_reset(tasks=[6, 7]),
         lambda envs: envs.remotes[1].send(("reset", {"task": 3})),
-    ],
-)
-def test_a_task_for_an_env_that_takes_none(make: Make, ask: Callable[[Manager], Any]) -> None:
+    ]
     envs = make([ByResetTask, Playing], num_workers=2)
     envs.reset(tasks=[5, KEEP])
-    with pytest.raises(TypeError, match=r"Env 1 .*Playing.*task_setter="):
-        ask(envs)
-    assert envs.step([0, 0])[0].tolist() == [[5, 0, 1], [UNSET, 0, 1]]
+    for number, ask in enumerate(asked):
+        with pytest.raises(TypeError, match=r"Env 1 .*Playing.*task_setter="):
+            ask(envs)
+        assert envs.step([0, 0])[0][:, 0].tolist() == [5, UNSET], number
 
-
-# ---- actions ---------------------------------------------------------------------------------------------------------
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 DICT = spaces.Dict(move=BOX, say=spaces.Text(4))
 
 # The action space of three envs, and actions that do not fit it, each with what the error must show.
-BAD_ACTIONS: list[tuple[spaces.Space[Any], list[tuple[Any, str]]]] = [
-    (
+BAD_ACTIONS: dict[str, tuple[spaces.Space[Any], list[tuple[Any, str]]]] = {
+    "box": (
         BOX,
         [
             (np.zeros((2, 2)), r"\(2, 2\).*\(3, 2\)"),
-            (np.zeros((4, 2)), r"\(4, 2\).*\(3, 2\)"),
             (np.zeros((3, 5)), r"\(3, 5\).*\(3, 2\)"),
             (np.zeros((2, 3)), r"\(2, 3\).*\(3, 2\)"),
             (np.zeros(2), r"\(2,\).*\(3, 2\)"),
             ([[1, 2], [3], [4, 5]], r"\[3\]"),
         ],
     ),
-    (spaces.Discrete(4), [(1, r"\(\).*\(3,\)"), (None, "None"), ("abc", "abc|U3"), ([object(), 1, 2], "object")]),
-    (spaces.Text(4), [(("a", "b"), "2.*3"), ("abc", "abc"), (0, "")]),
-    (
+    "discrete": (
+        spaces.Discrete(4),
+        [(1, r"\(\).*\(3,\)"), (None, "None"), ("abc", "abc|U3"), ([object(), 1, 2], "object")],
+    ),
+    "text": (spaces.Text(4), [(("a", "b"), "2.*3"), ("abc", "abc"), (0, "")]),
+    "dict": (
         DICT,
         [
             ({"move": np.zeros((3, 2))}, "say"),
@@ -236,19 +219,20 @@ BAD_ACTIONS: list[tuple[spaces.Space[Any], list[tuple[Any, str]]]] = [
             ([], r"^0 actions were given for 3 env"),
         ],
     ),
-    (spaces.Tuple([BOX, BOX]), [((np.zeros((3, 2)),), "1"), (0, "")]),
-]
+    "tuple": (spaces.Tuple([BOX, BOX]), [((np.zeros((3, 2)),), "1"), (0, "")]),
+}
 
 
-@pytest.mark.parametrize(("space", "rows"), BAD_ACTIONS, ids=["box", "discrete", "text", "dict", "tuple"])
-def test_actions_that_do_not_fit(make: Make, space: spaces.Space[Any], rows: list[tuple[Any, str]]) -> None:
+@pytest.mark.parametrize("name", BAD_ACTIONS)
+def test_actions_that_do_not_fit(make: Make, name: str) -> None:
+    space, rows = BAD_ACTIONS[name]
     envs = opened(make, [partial(ScriptedEnv, action_space=space)] * 3, num_workers=2)
     for actions, words in rows:
-        one_for_all = type(actions) is int and not isinstance(space, spaces.Tuple)  # a TypeError as in Gymnasium
+        one_for_all = type(actions) is int and name != "tuple"  # a TypeError as in Gymnasium
         with pytest.raises(TypeError if one_for_all else (ValueError, TypeError), match=f"(?s){words}"):
             envs.step(actions)
         assert envs.get_attr("elapsed") == (0, 0, 0)
-    if space is DICT:
+    if name == "dict":
         with pytest.raises(ValueError, match=r"^2 actions were given for 1 environments \(env 1\): "):
             envs.send([{"move": [1, 2], "say": ""}] * 2, env_ids=[1])
     envs.action_space.seed(0)
@@ -256,40 +240,29 @@ def test_actions_that_do_not_fit(make: Make, space: spaces.Space[Any], rows: lis
     assert envs.get_attr("elapsed") == (1, 1, 1)
 
 
-# ---- settings --------------------------------------------------------------------------------------------------------
-
 TWO = [CountingEnv] * 2
 OF_GYMNASIUM = (
     "Invalid `observation_mode`, expected: 'same' or 'different' or tuple of single and batch observation space"
 )
 BAD_SETTINGS: list[tuple[Any, dict[str, Any], Errors, str]] = [
     (TWO, {"num_workers": 0}, ValueError, "num_workers=0"),
-    (TWO, {"num_workers": -3}, ValueError, "num_workers=-3"),
     (TWO, {"num_workers": 3}, ValueError, "num_workers=3.*2"),
     (TWO, {"num_workers": 1.5}, TypeError, r"num_workers=1\.5"),
     (TWO, {"num_workers": True}, TypeError, "num_workers=True"),
     (TWO, {"backend": "proces"}, ValueError, r"backend='proces' is unknown\. Choose .* Did you mean 'process'\?"),
-    (
-        TWO,
-        {"context": "forksrv"},
-        ValueError,
-        r"context='forksrv' is not .* Did you mean 'forkserver'\?",
-    ),
+    (TWO, {"context": "forksrv"}, ValueError, r"context='forksrv' is not .* Did you mean 'forkserver'\?"),
     (TWO, {"on_failure": "restrat"}, ValueError, r"on_failure='restrat' is unknown\. .* Did you mean 'restart'\?"),
     (TWO, {"autoreset_mode": "next_step"}, ValueError, r"autoreset_mode='next_step' .* Did you mean 'NextStep'\?"),
     (TWO, {"observation_mode": "diferent"}, ValueError, r"observation_mode='diferent' .* mean 'different'\?"),
     (TWO, {"observation_mode": "other"}, ValueError, re.escape(f"{OF_GYMNASIUM}, actual got other")),
-    (TWO, {"observation_mode": 3}, (TypeError, ValueError), "3"),
     (TWO, {"observation_mode": (1, 2)}, TypeError, "1"),
     (TWO, {"threads_per_worker": 0}, ValueError, "threads_per_worker=0"),
     (TWO, {"cpu_affinity": [-1]}, ValueError, r"cpu_affinity=\[-1\]"),
-    (TWO, {"cpu_affinity": []}, ValueError, r"cpu_affinity=\[\]"),
     (TWO, {"cpu_affinity": [100_000]}, (ValueError, OSError), "100000"),
     (TWO, {"num_envs": 3}, ValueError, "num_envs=3"),
     (TWO, {"env_kwargs": {"length": 3}}, ValueError, "length"),
     (TWO, {"infos_list": "yes"}, TypeError, "infos_list='yes'"),
     (TWO, {"preload": "torch"}, TypeError, "preload="),
-    (TWO, {"preload": 3}, TypeError, "preload="),
     (TWO, {"preload": [3]}, ValueError, "preload="),
     (TWO, {"preload": ["a b"]}, ValueError, "preload="),
     (TWO, {"task_source": [1, 2]}, TypeError, r"task_source=\[1, 2\]"),
@@ -316,14 +289,10 @@ BAD_SETTINGS: list[tuple[Any, dict[str, Any], Errors, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("env_fns", "settings", "error", "words"),
-    BAD_SETTINGS,
-    ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", str(value)),  # the same in every process
-)
-def test_bad_settings(env_fns: Any, settings: dict[str, Any], error: Errors, words: str) -> None:
-    with pytest.raises(error, match=words):
-        ParallelEnvManager(env_fns, **settings)
+def test_bad_settings() -> None:
+    for env_fns, settings, error, words in BAD_SETTINGS:
+        with pytest.raises(error, match=words):
+            ParallelEnvManager(env_fns, **settings)
 
 
 ARRAYS_FOR = [
@@ -333,11 +302,11 @@ ARRAYS_FOR = [
 ]
 
 
-@pytest.mark.parametrize("name", ARRAYS_FOR)
-def test_an_array_is_no_setting(name: str) -> None:
-    settings: dict[str, Any] = {"backend": "serial", name: np.ones(3) / 2}
-    with pytest.raises((TypeError, ValueError), match=name):
-        ParallelEnvManager(TWO, **settings)
+def test_an_array_is_no_setting() -> None:
+    for name in ARRAYS_FOR:
+        settings: dict[str, Any] = {"backend": "serial", name: np.ones(3) / 2}
+        with pytest.raises((TypeError, ValueError), match=name):
+            ParallelEnvManager(TWO, **settings)
 
 
 def test_settings_of_a_pool_and_of_other_managers() -> None:
@@ -355,15 +324,12 @@ def open_memory() -> int:
     return sum("memfd:parallel_envs" in os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
 
 
-@pytest.mark.parametrize("settings", [{"task_source": FixedTasks([1])}, {"restart_window": -1}], ids=["way", "window"])
-def test_a_manager_that_is_refused_leaves_nothing_open(make: Make, settings: dict[str, Any]) -> None:
+def test_a_manager_that_is_refused_leaves_nothing_open(make: Make) -> None:
     before = open_memory()
-    with pytest.raises((TypeError, ValueError), match=r"Env 1 .*Playing.*task_setter=|restart_window"):
-        make([ByResetTask, Playing], num_workers=2, **settings)
-    assert open_memory() == before
-
-
-# ---- what cannot be pickled ------------------------------------------------------------------------------------------
+    for settings in ({"task_source": FixedTasks([1])}, {"restart_window": -1}):
+        with pytest.raises((TypeError, ValueError), match=r"Env 1 .*Playing.*task_setter=|restart_window"):
+            make([ByResetTask, Playing], num_workers=2, **settings)
+        assert open_memory() == before
 
 
 def test_factories_and_setters_that_cannot_be_pickled_are_named_by_part(make_process: Make) -> None:
@@ -380,8 +346,9 @@ def test_factories_and_setters_that_cannot_be_pickled_are_named_by_part(make_pro
     class Holding(CountingEnv):
         padlock = threading.Lock()
 
-    with pytest.raises(TypeError, match=r"env_fns\[1\].*'lock'"):
-        make_process([CountingEnv, make_locked])
+    for context in (None, "forkserver", "spawn"):
+        with pytest.raises(TypeError, match=r"env_fns\[1\].*'lock'.*context='fork'.*backend='thread'"):
+            make_process([CountingEnv, make_locked], context=context)
     with pytest.raises(TypeError, match=r"env_fns\[0\].*length.*lock"):
         make_process([partial(CountingEnv, length=lock)])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"setter.*'lock'.*thread\.lock"):
@@ -419,23 +386,9 @@ def test_metadata_that_cannot_be_pickled_are_named(make_process: Make) -> None:
     assert make_process([Locked], backend="serial").metadata["lock"] is Locked.metadata["lock"]
 
 
-# ---- numbers ---------------------------------------------------------------------------------------------------------
-
-
 def test_numbers_are_finite_and_no_flags() -> None:
     numbers: list[Any] = [0, -3, 2.5, 10**400, np.int8(3), np.float32(0.5), np.float64(-1.0)]
-    others: list[Any] = [
-        True,
-        np.True_,
-        "1",
-        None,
-        [1.0],
-        np.zeros(1),
-        1j,
-        float("nan"),
-        float("inf"),
-        np.float32("inf"),
-    ]
+    others: list[Any] = [True, np.True_, "1", None, [1.0], np.zeros(1), 1j, float("nan"), np.float32("inf")]
     assert all(map(is_number, numbers))
     assert not any(map(is_number, others))
     assert [is_whole(value) for value in (3, np.int64(-3), 3.0, True, "3")] == [True, True, False, False, False]
@@ -444,8 +397,7 @@ def test_numbers_are_finite_and_no_flags() -> None:
     check_share("alpha", 1)
     with pytest.raises(TypeError, match=r"^size=3\.0 is not a whole number\.$"):
         check_whole("size", 3.0)
-    for value in (1.5, float("nan")):
-        with pytest.raises(ValueError, match=f"^alpha={value!r} is not a number from 0 to 1"):
-            check_share("alpha", value)
+    with pytest.raises(ValueError, match=r"^alpha=1\.5 is not a number from 0 to 1"):
+        check_share("alpha", 1.5)
     with pytest.raises(TypeError, match=r"^alpha='x' is not a number\.$"):
         check_share("alpha", "x")

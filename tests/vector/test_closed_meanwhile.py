@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -36,17 +36,15 @@ class Hanging(CountingEnv):
         threading.Event().wait()
 
 
-WAYS: list[Any] = [
-    pytest.param(lambda envs: envs.step([0, 0], timeout=LONG), id="step"),
-    pytest.param(lambda envs: (envs.send([0, 0]), envs.recv(timeout=LONG)), id="recv"),
-    pytest.param(lambda envs: (envs.send([0, 0]), envs.ready(timeout=LONG)), id="ready"),
-]
+WAYS: dict[str, Callable[[ParallelEnvManager], Any]] = {
+    "step": lambda envs: envs.step([0, 0], timeout=LONG),
+    "recv": lambda envs: (envs.send([0, 0]), envs.recv(timeout=LONG)),
+    "ready": lambda envs: (envs.send([0, 0]), envs.ready(timeout=LONG)),
+}
 
 
-@pytest.mark.parametrize("wait", WAYS)
-def test_closed_by_another_thread(
-    make_process: Make, monkeypatch: pytest.MonkeyPatch, wait: Callable[[ParallelEnvManager], None]
-) -> None:
+@pytest.mark.parametrize("name", WAYS)
+def test_closed_by_another_thread(make_process: Make, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     envs = make_process([Hanging] * 2)
     envs.reset()
     pool: Any = envs._batch.pool
@@ -60,19 +58,19 @@ def test_closed_by_another_thread(
 
     monkeypatch.setattr(pool._poller, "wait", start_to_close_and_wait)
     with pytest.raises(ClosedError):
-        wait(envs)
+        WAYS[name](envs)
     closer.join()
     assert envs.closed
 
 
-@pytest.mark.parametrize("wait", WAYS)
-def test_closed_by_a_signal_handler(make_process: Make, wait: Callable[[ParallelEnvManager], None]) -> None:
+@pytest.mark.parametrize("name", WAYS)
+def test_closed_by_a_signal_handler(make_process: Make, name: str) -> None:
     envs = make_process([partial(Hanging, os.getpid()), Hanging])
     envs.reset()
     before = signal.signal(signal.SIGTERM, lambda number, frame: envs.close(timeout=0.2))
     try:
         with pytest.raises(ClosedError):
-            wait(envs)
+            WAYS[name](envs)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -104,43 +102,29 @@ class CloseAtLine:
         return self._trace
 
 
-ANSWERED: list[Any] = [
-    pytest.param(lambda envs: envs.reset(seed=1), id="reset"),
-    pytest.param(lambda envs: envs.step([0, 0]), id="step"),
-    pytest.param(lambda envs: (envs.send([0, 0]), envs.recv(2)), id="recv"),
-    pytest.param(lambda envs: (envs.send_reset([1]), envs.recv_env(1)), id="recv_env"),
-    pytest.param(lambda envs: envs.call("__str__"), id="call"),
-]
+ANSWERED: dict[str, Callable[[ParallelEnvManager], Any]] = {
+    "reset": lambda envs: envs.reset(seed=1),
+    "step": lambda envs: envs.step([0, 0]),
+    "recv": lambda envs: (envs.send([0, 0]), envs.recv(2)),
+    "recv_env": lambda envs: (envs.send_reset([1]), envs.recv_env(1)),
+    "call": lambda envs: envs.call("__str__"),
+}
 
 
-def close_at(make: Make, ask: Callable[[ParallelEnvManager], Any], lines: Iterable[int]) -> int:
-    """Ask a new manager for each of these lines, at which it is closed. How often it was closed."""
-    for closed, line in enumerate(lines):
-        envs = opened(make, [partial(CountingEnv, 100)] * 2, context="fork")
+@pytest.mark.filterwarnings("error:.*Calling .close. while waiting")  # none is under way
+@pytest.mark.parametrize("name", ANSWERED)
+@pytest.mark.parametrize("every", [41, pytest.param(1, marks=pytest.mark.slow)])
+def test_closed_at_any_line_of_a_call(make_process: Make, name: str, every: int) -> None:
+    for line in count(1, every):
+        envs = opened(make_process, [partial(CountingEnv, 100)] * 2, context="fork")
         with CloseAtLine(envs, line) as closing:
             try:
-                ask(envs)  # what had come before the pool was closed may be given out
+                ANSWERED[name](envs)  # what had come before the pool was closed may be given out
             except ClosedError:
                 assert closing.where
             except Exception as error:
                 raise AssertionError(f"closed before {closing.where}") from error
         envs.close()
         if not closing.where:
-            return closed
-    raise AssertionError("the call has no end")
-
-
-WARNS_OF_NO_CALL = pytest.mark.filterwarnings("error:.*Calling .close. while waiting")  # none that is under way
-
-
-@WARNS_OF_NO_CALL
-@pytest.mark.parametrize("ask", ANSWERED)
-def test_closed_at_some_lines_of_a_call(make_process: Make, ask: Callable[[ParallelEnvManager], Any]) -> None:
-    assert close_at(make_process, ask, count(1, 41)) > 1
-
-
-@WARNS_OF_NO_CALL
-@pytest.mark.slow
-@pytest.mark.parametrize("ask", ANSWERED)
-def test_closed_at_any_line_of_a_call(make_process: Make, ask: Callable[[ParallelEnvManager], Any]) -> None:
-    assert close_at(make_process, ask, count(1)) > 20
+            break
+    assert line > 42  # it was closed more than once

@@ -12,9 +12,7 @@ from gymnasium import spaces
 
 from parallel_envs.errors import EnvError
 from tests.vector.conftest import Make, opened
-from tests.vector.small_envs import CountingEnv, FailingEnv
-
-# ---- an env raises ---------------------------------------------------------------------------------------------------
+from tests.vector.small_envs import ActionKeeper, CountingEnv, FailingEnv
 
 
 def test_an_error_names_its_envs_and_leaves_the_others_alone(make: Make) -> None:
@@ -57,46 +55,6 @@ def test_infos_of_the_others_stay_right_after_an_error(make: Make, moment: str) 
     _, infos = envs.reset(seed=0)
     assert infos["began"].tolist() == [0 if moment == "reset" else 1, 1]
     assert envs.step([0, 0])[4]["elapsed"].tolist() == [1, 1]
-
-
-class TwoPartsEnv(CountingEnv):
-    """Observes its step in two parts, of which one travels by shared memory and the other by pipe."""
-
-    def __init__(self, fails: bool) -> None:
-        super().__init__(length=100)
-        self.observation_space = spaces.Dict(number=spaces.Discrete(100), text=spaces.Text(4))
-        self.fails = fails
-
-    def observed(self) -> Any:
-        return {"number": self.elapsed, "text": str(self.elapsed)}
-
-    def step(self, action: Any) -> Any:
-        if self.fails and self.elapsed == 1:
-            raise ValueError("no second step")
-        return super().step(action)
-
-
-def test_both_parts_of_an_observation_stay_together_after_an_error(make: Make) -> None:
-    envs = opened(make, [partial(TwoPartsEnv, True), partial(TwoPartsEnv, False)], num_workers=1)
-    envs.step([0, 0])
-    with pytest.raises(EnvError, match="no second step"):
-        envs.step([0, 0])
-    observations, _ = envs.reset(options={"reset_mask": np.array([True, False])})
-    assert observations["number"].tolist() == [0, 2]
-    assert observations["text"] == ("0", "2")
-
-
-def test_an_error_in_recv_loses_no_result_of_the_others(make: Make) -> None:
-    envs = opened(make, [partial(FailingEnv, at_steps=(1,)), CountingEnv], num_workers=2)
-    envs.send([0, 0])
-    with pytest.raises(EnvError) as caught:
-        envs.recv(min_envs=2)
-    assert caught.value.env_ids == (0,)
-    env_ids, observations, *_ = envs.recv()
-    assert (env_ids.tolist(), observations.tolist()) == ([1], [[0, 1]])
-
-
-# ---- exceptions of odd classes ---------------------------------------------------------------------------------------
 
 
 class TwoArgumentError(Exception):
@@ -168,11 +126,11 @@ def test_an_error_of_any_class_is_an_error_of_its_env_alone(make: Make, num_work
     assert envs.step([0] * 4)[0][:, 1].tolist() == [2, 2, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["without text", "resisting"])
-def test_only_the_env_that_raised_is_restarted(make: Make, name: str) -> None:
-    envs = opened(make, [partial(RaisingEnv, *ODD[name][0])] * 4, num_workers=1, on_failure="restart")
-    assert envs.step([0, 0, 1, 0])[4]["worker_restarted"].tolist() == [False, False, True, False]
-    assert envs.num_restarts == 1
+def test_only_the_env_that_raised_is_restarted(make: Make) -> None:
+    for name in ("without text", "resisting"):
+        envs = opened(make, [partial(RaisingEnv, *ODD[name][0])] * 4, num_workers=1, on_failure="restart")
+        assert envs.step([0, 0, 1, 0])[4]["worker_restarted"].tolist() == [False, False, True, False]
+        assert envs.num_restarts == 1
 
 
 def test_the_cause_of_an_error_is_the_envs_own_where_it_counts_as_false(make: Make) -> None:
@@ -180,9 +138,6 @@ def test_the_cause_of_an_error_is_the_envs_own_where_it_counts_as_false(make: Ma
     with pytest.raises(EnvError) as caught:
         envs.step([1])
     assert type(caught.value.__cause__) is Empty
-
-
-# ---- what cannot be unpickled ----------------------------------------------------------------------------------------
 
 
 class Unloadable:
@@ -222,20 +177,12 @@ def test_a_result_that_cannot_be_unpickled_here_is_an_error_of_its_env(make_proc
     assert envs.step([0] * 4)[1].tolist() == [1.0] * 4
 
 
-class WordyEnv(CountingEnv):
-    def __init__(self) -> None:
-        super().__init__(100)
-        self.action_space = spaces.Text(5)
-
-
 def test_a_worker_that_fails_as_a_whole_is_replaced_as_a_whole(make_process: Make) -> None:
-    envs = opened(make_process, [WordyEnv] * 4, num_workers=2, on_failure="restart")
+    wordy = partial(ActionKeeper, spaces.Text(5))
+    envs = opened(make_process, [wordy] * 4, num_workers=2, on_failure="restart")
     observations, _, _, truncated, infos = envs.step(["a", Unloadable(), "b", "c"])
     assert truncated.tolist() == infos["worker_restarted"].tolist() == [True, True, False, False]
     assert observations.tolist() == [[0, 0], [0, 0], [0, 1], [0, 1]]
-
-
-# ---- wrong results ---------------------------------------------------------------------------------------------------
 
 
 class ResultEnv(CountingEnv):
@@ -260,8 +207,6 @@ def rewarding(wrong: Any) -> Any:
 
 SHAPES: list[tuple[int, ...]] = [(), (1,), (3,), (1, 2)]
 NO_REWARDS: list[Any] = [None, "much", np.zeros(2), {}]
-
-
 WRONG: list[tuple[Any, str]] = [
     *((observing(np.zeros(shape, np.float32)), r"(?s)of shape .*\(2,\)") for shape in SHAPES),
     (observing(np.zeros(3, int)), r"(?s)\(3,\).*\(2,\)"),

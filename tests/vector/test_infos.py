@@ -16,57 +16,11 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from parallel_envs.errors import EnvError
-from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch, check_vector_env
+from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch
 from parallel_envs.vector.infos import MOST_SCHEMAS, PICKLED, InfoWriter
 from parallel_envs.vector.shared_arrays import INFO_BYTES
 from tests.vector.conftest import Make, opened
 from tests.vector.small_envs import ChosenInfoEnv, CountingEnv
-
-YES = np.array([True, True])
-
-
-@pytest.mark.slow(sample=True)  # all of them together: test_trajectories.py
-@pytest.mark.parametrize("kind", InfoKind)
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_infos_of_every_kind_are_laid_out_as_gymnasiums(backend: str, kind: InfoKind, mode: str) -> None:
-    make = partial(ScriptedEnv, infos=[kind], reuse_buffers=True)
-    check_vector_env(make, 5, 30, num_envs=3, num_workers=2, backend=backend, autoreset_mode=mode)
-
-
-LAYOUTS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
-    "none": ([{}, {}], {}),
-    "masked": ([{}, {"lives": 3}], {"lives": np.array([0, 3]), "_lives": np.array([False, True])}),
-    "nested": (
-        [{"outer": {"a": 1.5}}, {"outer": {"b": "x"}}],
-        {
-            "outer": {
-                "a": np.array([1.5, 0.0]),
-                "_a": np.array([True, False]),
-                "b": np.array([None, "x"], dtype=object),
-                "_b": np.array([False, True]),
-            },
-            "_outer": YES,
-        },
-    ),
-    "empty nested": ([{"outer": {}}, {"outer": {}}], {"outer": {}, "_outer": YES}),
-    "arrays": (
-        [{"goal": np.array([1, 2], np.float32)}, {"goal": np.array([3, 4], np.float32)}],
-        {"goal": np.array([[1, 2], [3, 4]], np.float32), "_goal": YES},
-    ),
-    "numbers": (
-        [{"x": 1.5, "count": 2, "done": True}, {"x": 2.5, "count": 3, "done": False}],
-        {"x": np.array([1.5, 2.5]), "count": np.array([2, 3]), "done": np.array([True, False])}
-        | {"_x": YES, "_count": YES, "_done": YES},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_infos_are_merged_with_masks(make: Make, name: str) -> None:
-    infos, expected = LAYOUTS[name]
-    envs = opened(make, [partial(ChosenInfoEnv, {}, info) for info in infos], num_workers=1)
-    assert_same_batch(envs.step([0, 0])[4], expected)
-
 
 VALUES: list[tuple[Any, Any]] = [
     *((1, 2.75), (2.75, 1), (True, 3), (np.float32(0.1), 0.1), (np.uint8(7), 3), (None, 0.5), ("text", 1)),
@@ -88,7 +42,18 @@ def test_values_take_the_type_gymnasium_gives_them(make: Make, num_workers: int)
         assert_same_batch(envs.step([0, 0])[4], reference.step([0, 0])[4])
 
 
-def test_numbers_that_turn_into_something_else_on_the_way_stay_right(make: Make) -> None:
+class ChangingEnv(CountingEnv):
+    """Tells one info after another, each made anew."""
+
+    def __init__(self, *infos: Callable[[], dict[Any, Any]]) -> None:
+        super().__init__(100)
+        self.infos = infos
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], self.infos[(self.elapsed - 1) % len(self.infos)]()
+
+
+def test_numbers_that_turn_into_something_else_or_vanish_stay_right(make: Make) -> None:
     infos: list[dict[str, Any]] = [
         {"a": 1},
         {"a": 2.5},
@@ -97,20 +62,24 @@ def test_numbers_that_turn_into_something_else_on_the_way_stay_right(make: Make)
         {"b": 5},
         {"a": np.float32(6), "b": {"c": 7}},
     ]
-
-    class ChangingEnv(CountingEnv):
-        def step(self, action: Any) -> Any:
-            observation, reward, _, _, _ = super().step(action)
-            return observation, reward, False, False, infos[self.elapsed - 1]
-
-    envs, reference = make([ChangingEnv] * 2), SyncVectorEnv([ChangingEnv] * 2)
+    factories = [partial(ChangingEnv, *(partial(dict, info) for info in infos))] * 2
+    envs, reference = make(factories), SyncVectorEnv(factories)
     for each in (envs, reference):
         each.reset(seed=0)
-    for _ in infos:
+    for _ in range(2 * len(infos)):
         assert_same_batch(envs.step([0, 0])[4], reference.step([0, 0])[4])
 
 
-# ---- keys ------------------------------------------------------------------------------------------------------------
+def test_a_key_that_is_new_each_time_is_a_copy_and_one_that_cannot_travel_an_error_of_its_env(
+    make_process: Make,
+) -> None:
+    envs = opened(make_process, [partial(ChangingEnv, lambda: {object(): 1.5}), CountingEnv], num_workers=1)
+    for _ in range(3):
+        infos: dict[Any, Any] = envs.step([0, 0])[4]
+        assert [value.tolist() for key, value in infos.items() if not isinstance(key, str)] == [[1.5, 0.0]]
+    envs = opened(make_process, [CountingEnv, partial(ChangingEnv, lambda: {threading.Lock(): 1.5})], num_workers=1)
+    with pytest.raises(EnvError, match=r"(?s)^Env 1 raised .*lock"):
+        envs.step([0, 0])
 
 
 def test_keys_with_any_name(make: Make) -> None:
@@ -162,31 +131,12 @@ def test_keys_that_are_no_strings(make: Make, num_workers: int) -> None:
         assert told["x"].tolist() == [int(place == len(KEYS)) for place in range(size)]
 
 
-class KeyEnv(CountingEnv):
-    """Has a new key in each info."""
-
-    def __init__(self, key: Callable[[], Any]) -> None:
-        super().__init__()
-        self.key = key
-
-    def step(self, action: Any) -> Any:
-        return *super().step(action)[:4], {self.key(): 1.5}
-
-
-def test_a_key_that_is_new_each_time_comes_as_a_copy(make: Make) -> None:
-    envs = opened(make, [partial(KeyEnv, object), CountingEnv], num_workers=1)
-    for _ in range(3):
-        infos: dict[Any, Any] = envs.step([0, 0])[4]
-        assert [value.tolist() for key, value in infos.items() if not isinstance(key, str)] == [[1.5, 0.0]]
-
-
-def test_a_key_that_cannot_travel_is_an_error_of_its_env(make_process: Make) -> None:
-    envs = opened(make_process, [CountingEnv, partial(KeyEnv, threading.Lock)], num_workers=1)
-    with pytest.raises(EnvError, match=r"(?s)^Env 1 raised .*lock"):
-        envs.step([0, 0])
-
-
-ORDERS: list[tuple[dict[str, Any], ...]] = [
+PAIRS: list[Any] = [
+    ({}, {}),
+    ({}, {"lives": 3}),
+    ({"outer": {"a": 1.5}}, {"outer": {"b": "x"}}),
+    ({"outer": {}}, {"outer": {}}),
+    ({"goal": np.array([1, 2], np.float32)}, {"goal": np.array([3, 4], np.float32)}),
     ({"b": 1, "a": 2.0}, {"b": 3, "a": 4.0}),
     ({"b": 1}, {"a": 2, "b": 3}),
     ({"text": "x", "a": 1}, {"outer": {"y": 1, "x": "z"}, "text": "y"}),
@@ -194,57 +144,33 @@ ORDERS: list[tuple[dict[str, Any], ...]] = [
 ]
 
 
-@pytest.mark.parametrize("infos", ORDERS, ids=range(len(ORDERS)))
+@pytest.mark.parametrize("infos", PAIRS, ids=range(len(PAIRS)))
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_keys_come_in_gymnasiums_order(make: Make, infos: Any, mode: str) -> None:
+def test_infos_are_merged_as_gymnasium_does_in_its_order_of_keys(make: Make, infos: Any, mode: str) -> None:
     factories = [partial(ChosenInfoEnv, info, info) for info in infos]
-    envs = make(factories, autoreset_mode=mode)
-    with closing(AsyncVectorEnv(factories, context="fork", autoreset_mode=mode)) as reference:
-        assert order(envs.reset(seed=0)[1]) == order(reference.reset(seed=0)[1])
-        for _ in range(3):
-            assert order(envs.step([0, 0])[4]) == order(reference.step([0, 0])[4])
+    envs, other = make(factories, autoreset_mode=mode), AsyncVectorEnv(factories, context="fork", autoreset_mode=mode)
+    with closing(other) as reference:
+        told = [(each.reset(seed=0)[1], *(each.step([0, 0])[4] for _ in range(3))) for each in (envs, reference)]
+    assert_same_batch(told[0], told[1])
+    assert [order(one) for one in told[0]] == [order(one) for one in told[1]]
 
 
 def order(infos: dict[str, Any]) -> list[Any]:
     return [(key, order(value)) if isinstance(value, dict) else key for key, value in infos.items()]
 
 
-# ---- the way through shared memory ----------------------------------------------------------------------------------
-
-
-def bytes_of_a_step(make: Make, info: dict[str, Any]) -> int:
-    """What a step moves through pipes once the form of its infos is known."""
-    with make([partial(ChosenInfoEnv, {}, info)] * 2, num_workers=1) as envs:
-        envs.reset(seed=0)
-        envs.step([0, 0])
-        before = envs.stats()[0]["bytes"]
-        envs.step([0, 0])
-        return int(envs.stats()[0]["bytes"] - before)
-
-
 def test_numeric_infos_move_no_more_bytes_through_pipes_than_none(make_process: Make) -> None:
     kinds = (np.bool_, np.int8, np.int32, np.int64, np.uint8, np.uint64, np.float16, np.float32, np.float64)
-    numbers = {
-        "int": 1,
-        "float": 1.5,
-        "bool": True,
-        "nested": {"x": 0.5},
-        **{f"np.{kind.__name__}": kind(1) for kind in kinds},
-    }
-    assert bytes_of_a_step(make_process, numbers) == bytes_of_a_step(make_process, {})
-    assert bytes_of_a_step(make_process, {"text": "x"}) > bytes_of_a_step(make_process, {})
-
-
-def test_a_numeric_key_that_vanishes_leaves_nothing_stale(make_process: Make) -> None:
-    class VanishingEnv(CountingEnv):
-        def step(self, action: Any) -> Any:
-            observation, reward, _, _, _ = super().step(action)
-            return observation, reward, False, False, {"early": 9} if self.elapsed < 3 else {}
-
-    envs = make_process([VanishingEnv] * 2)
-    envs.reset(seed=0)
-    infos = [envs.step([0, 0])[4] for _ in range(4)]
-    assert [set(each) for each in infos] == [{"early", "_early"}] * 2 + [set()] * 2
+    numbers: dict[str, Any] = {"int": 1, "float": 1.5, "bool": True, "nested": {"x": 0.5}}
+    numbers |= {f"np.{kind.__name__}": kind(1) for kind in kinds}
+    moved = []
+    for info in ({}, numbers, {"text": "x"}):
+        envs = opened(make_process, [partial(ChosenInfoEnv, {}, info)] * 2, num_workers=1)
+        envs.step([0, 0])  # now the form of its infos is known
+        before = envs.stats()[0]["bytes"]
+        envs.step([0, 0])
+        moved.append(envs.stats()[0]["bytes"] - before)
+    assert moved[0] == moved[1] < moved[2]
 
 
 @pytest.mark.parametrize("wrap", [lambda info: info, lambda info: {"inner": info}], ids=["flat", "nested"])
@@ -256,8 +182,6 @@ def test_keys_that_never_come_again_do_not_pile_up(wrap: Callable[[dict[str, Any
     assert writer.write(0, wrap({"seen_7": 2.0})) == (numbers[7], None)  # those that are known go on as before
     assert len(writer._known) + len(writer._nested) == MOST_SCHEMAS
 
-
-# ---- one dict an env -----------------------------------------------------------------------------
 
 ALL_KINDS = partial(ScriptedEnv, infos=list(InfoKind), episode_lengths=(3, 5))
 
@@ -299,27 +223,15 @@ def test_infos_as_a_list_are_those_of_the_envs(make: Make, mode: str, num_worker
         assert_same_batch(infos, [row[env] for env in env_ids])
 
 
-def test_envs_that_a_reset_left_alone_have_empty_infos(make: Make) -> None:
-    envs = make([CountingEnv] * 3, infos_list=True)
-    assert envs.reset(seed=0)[1] == [{"began": 0}] * 3
-    envs.step(np.zeros(3, int))
-    assert envs.reset(env_ids=[2])[1] == [{}, {}, {"began": 1}]
-
-
-def test_infos_as_a_list_name_task_and_episode(make: Make) -> None:
+def test_infos_as_a_list_name_task_and_episode_and_what_was_lost(make_process: Make) -> None:
     settings: dict[str, Any] = {"autoreset_mode": "SameStep", "task_setter": lambda env, task: None}
-    envs = make([CountingEnv] * 2, infos_list=True, **settings)
+    envs = make_process([CountingEnv] * 2, infos_list=True, **settings)
     _, infos = envs.reset(seed=0, tasks=[7, 8])
-    assert infos == [{"task_id": info["task_id"], "episode_index": 0, "began": 0} for info in infos]
-    batch = make([CountingEnv] * 2, **settings)
-    assert batch.reset(seed=0, tasks=[7, 8])[1]["task_id"].tolist() == [info["task_id"] for info in infos]
+    assert infos == [{"task_id": task, "episode_index": 0, "began": 0} for task in (7, 8)]
     for _ in range(3):
         infos = envs.step([0, 0])[4]
     assert [(info["episode_index"], info["final_info"]["episode_index"]) for info in infos] == [(1, 0)] * 2
-
-
-def test_a_row_that_was_lost_says_so_in_its_own_dict(make_process: Make) -> None:
-    envs = make_process([CountingEnv] * 2, infos_list=True, on_failure="restart")
-    envs.reset(seed=0)
+    envs = opened(make_process, [CountingEnv] * 3, infos_list=True, on_failure="restart")
     os.kill(envs.stats()[1]["pid"], signal.SIGKILL)
-    assert envs.step([0, 0])[4] == [{"elapsed": 1}, {"began": 0, "worker_restarted": True}]
+    assert envs.step([0] * 3)[4] == [{"elapsed": 1}, {"began": 0, "worker_restarted": True}, {"elapsed": 1}]
+    assert envs.reset(env_ids=[2])[1] == [{}, {}, {"began": 1}]  # those that were left alone have none

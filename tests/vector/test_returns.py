@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
@@ -38,17 +37,10 @@ def test_reset_gives_observations_and_infos_and_step_five_batches(make: Make) ->
     assert_same_batch(envs.step(np.array([0, 1])), expected)
 
 
-@pytest.mark.parametrize("kind", RewardKind)
-def test_rewards_are_float64_of_shape_num_envs(make: Make, kind: RewardKind) -> None:
-    envs = opened(make, [partial(ScriptedEnv, rewards=[kind])] * 3)
+def test_rewards_are_float64_of_shape_num_envs(make: Make) -> None:
+    envs = opened(make, [partial(ScriptedEnv, rewards=[kind]) for kind in RewardKind])
     rewards = envs.step(envs.action_space.sample())[1]
-    assert (rewards.dtype.name, rewards.shape) == ("float64", (3,))
-
-
-def test_observations_belong_to_the_space(make: Make) -> None:
-    envs = make([partial(ScriptedEnv, spaces.Dict(a=spaces.Box(0, 1, (2,)), b=spaces.Text(3)))] * 2)
-    assert envs.reset(seed=0)[0] in envs.observation_space
-    assert envs.step(envs.action_space.sample())[0] in envs.observation_space
+    assert (rewards.dtype.name, rewards.shape) == ("float64", (len(RewardKind),))
 
 
 def test_what_was_returned_is_the_callers_own(make: Make) -> None:
@@ -73,9 +65,6 @@ def test_what_came_by_pipe_is_the_callers_own_as_well(make: Make) -> None:
         graph.nodes[:] = -1
     after, _ = envs.reset(options={"reset_mask": np.array([True, False])})
     assert_same_batch(after[1], kept[1])
-
-
-# ---- seeds -----------------------------------------------------------------------------------------------------------
 
 
 def test_each_env_gets_its_seed(make: Make) -> None:

@@ -48,8 +48,6 @@ from tests.vector.task_envs import (
     put_task,
 )
 
-# ---- giving tasks ----------------------------------------------------------------------------------------------------
-
 
 def in_two_halves(envs: Manager, tasks: list[int]) -> Any:
     envs.reset_async(tasks=tasks)
@@ -117,13 +115,6 @@ def test_options_go_beside_tasks_and_stay_the_callers(make: Make) -> None:
     assert envs.reset(options={"task": 7})[0][:, 0].tolist() == envs.get_tasks() == [7] * 4
 
 
-@pytest.mark.parametrize("env", [ByResetTask, ByOptions])
-def test_a_task_in_the_options_of_each_env_is_its_task(make_process: Make, env: type[Playing]) -> None:
-    envs = make_process([env] * 2, num_workers=1)
-    assert envs.reset(options=[{"task": 4}, {"task": 9}])[1]["task_id"].tolist() == [4, 9]
-    assert to_the_next_episodes(envs).tolist() == [[4, 1, 0], [9, 1, 0]]
-
-
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_an_env_whose_reset_takes_nothing_takes_tasks(make: Make, mode: str) -> None:
     envs = make([OfOldLineage] * 2, autoreset_mode=mode)
@@ -133,47 +124,32 @@ def test_an_env_whose_reset_takes_nothing_takes_tasks(make: Make, mode: str) -> 
     assert envs.reset(options={"task": 1})[0][:, 0].tolist() == [1, 1]
 
 
-# ---- a task stays ----------------------------------------------------------------------------------------------------
-
-
 @workers
 @modes
 def test_a_task_stays_until_it_is_changed(make: Make, num_workers: int, mode: str) -> None:
-    envs = make(FIVE, num_workers=num_workers, autoreset_mode=mode, copy=num_workers != 2)  # with views, too
-    for tasks in (TASKS, TASKS[::-1]):
+    fns = [*FIVE, *(lambda env=env: gym.wrappers.TimeLimit(env(100), 2) for env in EACH_WAY)]
+    envs = make(fns, num_workers=num_workers, autoreset_mode=mode, copy=num_workers != 2)  # with views, too
+    for tasks in ([*TASKS, 1, 2, 3, 4], [4, 3, 2, 1, *TASKS]):
         for observations, infos in chain([envs.reset(tasks=tasks)], rows(envs, 10)):
             assert observations[:, 0].tolist() == tasks
             for key, column in (("task_id", 0), ("episode_index", 1)):
                 assert_same_batch(infos[key], observations[:, column])
-                assert_same_batch(infos[f"_{key}"], np.ones(5, np.bool_))
+                assert_same_batch(infos[f"_{key}"], np.ones(9, np.bool_))
         assert envs.get_tasks() == tasks
         assert observations[:, 1].min() >= 2
-
-
-@modes
-def test_a_task_stays_whatever_way_it_took(make_process: Make, mode: str) -> None:
-    envs = make_process(EACH_WAY, num_workers=2, autoreset_mode=mode)
-    envs.reset(tasks=[5, 6, 7, 8])
-    assert all(observations[:, 0].tolist() == [5, 6, 7, 8] for observations, _ in rows(envs, 9))
 
 
 def test_a_plain_reset_or_keep_changes_no_task(make: Make) -> None:
     envs = make([ByResetTask, Playing, ByOptions], num_workers=2)
     assert envs.reset(tasks=[5, KEEP, KEEP])[0].tolist() == [[5, 0, 0], [UNSET, 0, 0], [UNSET, 0, 0]]
     assert envs.reset(tasks=[KEEP, KEEP, 8])[0][:, 0].tolist() == [5, UNSET, 8]
-    envs = make([ByOptions] * 2)
-    envs.reset(tasks=[5, 6])
+    envs = make([ByOptions, ByResetTask])
+    envs.reset(options=[{"task": 5}, {"task": 6}])  # as good as tasks=[5, 6]
     for options in (None, {"level": 1}, [{"level": 1}, None], {"reset_mask": np.array([True, True])}):
         assert envs.reset(options=options)[0][:, 0].tolist() == [5, 6]
-
-
-def test_none_is_a_task_like_any_other(make: Make) -> None:
-    envs = make([partial(ByOptions, 1)] * 2)
-    envs.reset(tasks=[None, 5])
-    envs.reset(options={"task": None}, env_ids=[1])
-    envs.step([0, 0])
-    envs.step([0, 0])
-    assert envs.get_attr("options") == ({"task": None}, {"task": None})
+    envs.reset(tasks=[None], env_ids=[0])  # None is a task like any other
+    to_the_next_episodes(envs)
+    assert envs.get_attr("options", env_ids=[0]) == ({"task": None},)
 
 
 @modes
@@ -212,9 +188,6 @@ def test_tasks_are_not_asked_for_while_a_step_is_pending(make: Make) -> None:
     assert envs.step_wait()[0].tolist() == [[1, 0, 1], [2, 0, 1]]
 
 
-# ---- ways of the envs ------------------------------------------------------------------------------------------------
-
-
 def test_each_env_is_asked_for_its_way(make: Make) -> None:
     envs = make([*EACH_WAY, Playing], num_workers=2)
     *ways, refusal = envs.task_ways
@@ -224,35 +197,25 @@ def test_each_env_is_asked_for_its_way(make: Make) -> None:
     assert "tasks" not in repr(envs)
     envs.reset(tasks=[1, 2, 3, 4, KEEP])
     assert "tasks by options, reset_task, set_task" in repr(envs)
-    assert "tasks by task_setter" in repr(make([Playing], task_setter=put_task, task_source=FixedTasks([1])))
+    envs = make([Playing], task_setter=put_task, task_source=FixedTasks([1]))
+    assert "tasks by task_setter" in repr(envs)
+    envs.reset()
+    assert played(envs) == [("set", 1)]
 
 
-def test_a_setter_goes_before_all_other_ways(make: Make) -> None:
-    envs = make([*EACH_WAY, Playing], num_workers=2, task_setter=put_task)
-    assert set(envs.task_ways) == {TaskWay.SETTER}
-    envs.reset(tasks=[1, 2, 3, 4, 5])
-    assert played(envs)[:2] == [("set", 1), ("set", 2)]
-    assert played(envs)[3:] == [("set", 4), ("set", 5)]
-    assert envs.get_attr("options", env_ids=[2]) == (None,)
-
-
-def test_a_setter_is_called_for_every_episode_with_the_wrapped_env(make: Make) -> None:
-    class Box(gym.Wrapper[Any, Any, Any, Any]):
-        given: tuple[Any, ...] = ()
-
+def test_a_setter_goes_before_all_other_ways_and_gets_the_wrapped_env(make: Make) -> None:
     def note(env: Any, task: Any) -> None:
-        env.given = (*env.given, task)
+        assert type(env).__name__ == "TimeLimit"
+        env.unwrapped.given = (*getattr(env.unwrapped, "given", ()), task)
 
-    envs = make([lambda: Box(ByOptions(1))], task_setter=note)
-    envs.reset(tasks=[5])
-    list(rows(envs, 4))
-    assert envs.get_attr("given") == ((5, 5, 5),)
-
-
-def test_tasks_pass_through_wrappers_of_the_env(make: Make) -> None:
-    envs = make([lambda env=env: gym.wrappers.TimeLimit(env(100), 2) for env in EACH_WAY], num_workers=2)
+    envs = make(
+        [lambda env=env: gym.wrappers.TimeLimit(env(1), 9) for env in EACH_WAY], num_workers=2, task_setter=note
+    )
+    assert set(envs.task_ways) == {TaskWay.SETTER}
     envs.reset(tasks=[1, 2, 3, 4])
-    assert [observations[:, 0].tolist() for observations, _ in rows(envs, 6)] == [[1, 2, 3, 4]] * 6
+    list(rows(envs, 4))
+    assert envs.get_attr("given") == tuple((task,) * 3 for task in range(1, 5))  # once for every episode
+    assert envs.get_attr("options", env_ids=[2]) == (None,)
 
 
 def test_envs_tell_their_tasks_themselves_where_they_can(make: Make) -> None:
@@ -304,9 +267,6 @@ def test_resets_of_odd_signatures(make_process: Make) -> None:
     assert envs.reset(tasks=[4], env_ids=[0])[0][0].tolist() == [4, 0, 0]
 
 
-# ---- an env that does not look at its task ---------------------------------------------------------------------------
-
-
 LOOKS: list[Callable[[Any], Any]] = [
     *(lambda options: options["task"], lambda options: options.get("task"), lambda options: options.pop("task")),
     *(lambda options: "task" in options, dict, lambda options: {**options}, lambda options: list(options.items())),
@@ -325,15 +285,6 @@ def test_every_look_at_the_task_is_seen_and_no_other() -> None:
         assert not options.seen
 
 
-class Looking(gym.Env[Any, Any]):
-    observation_space = gym.spaces.Discrete(9)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        assert options is None or isinstance(options, dict)
-        return 0 if options is None else options["task"], {}
-
-
 IGNORED = r"CartPole.* did not look at it.*task_setter"
 
 
@@ -345,7 +296,7 @@ def test_an_env_that_ignores_its_task_is_told_of_once(make_process: Make) -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         envs.reset(tasks=[1, 2, 3])
-        assert make_process([Looking] * 3, backend="serial").reset(tasks=[1, 2, 3])[0].tolist() == [1, 2, 3]
+        assert make_process([ByOptions] * 3, backend="serial").reset(tasks=[1, 2, 3])[0][:, 0].tolist() == [1, 2, 3]
 
 
 def test_an_env_within_several_episodes_that_ignores_its_task_is_told_of_once() -> None:
@@ -358,11 +309,6 @@ def test_an_env_within_several_episodes_that_ignores_its_task_is_told_of_once() 
             env.reset(task=4)
             while not any(env.step(env.action_space.sample())[2:4]):
                 pass
-    with MultiEpisodeWrapper(Looking(), 2, horizon=3) as env:
-        assert env.reset(task=3)[0][:9].tolist() == [float(place == 3) for place in range(9)]
-
-
-# ---- values and numbers ----------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -406,6 +352,8 @@ def test_each_task_has_one_number_whenever_it_comes(make: Make) -> None:
     for tasks, numbers in given:
         assert envs.reset(tasks=tasks)[1]["task_id"].tolist() == numbers
     assert played(envs) == envs.get_tasks() == ["up", "down", 2]
+    numbers_of = TaskNumbers([Task(1, 0), Task(2, 1), Task("far", 7)]).of  # those of a source have their numbers there
+    assert [numbers_of(task) for task in (1, 2, "far", 0, 7)] == [0, 1, 7, 2, 3]
 
 
 def test_tasks_that_come_back_from_an_env_or_a_source_have_the_numbers_they_had(make_process: Make) -> None:
@@ -439,37 +387,25 @@ def test_no_two_tasks_share_a_number_and_none_has_two(tasks: list[Any]) -> None:
     assert len(set(told)) == len({(type(task), task) for task in tasks})
 
 
-def test_numbers_are_counted_as_tasks_appear() -> None:
-    numbers = TaskNumbers(())
-    assert [numbers.of(task) for task in ("up", 1, "down", "up", 2)] == [0, 1, 2, 0, 3]
-    numbers = TaskNumbers([Task(1, 0), Task(2, 1), Task("far", 7)])  # those of a source have their numbers there
-    assert [numbers.of(task) for task in (1, 2, "far", 0, 7)] == [0, 1, 7, 2, 3]
-
-
-class Uncopied(dict[bytes, int]):
-    """To go through it is to go through all that was ever named."""
-
-    def __iter__(self) -> Any:
-        raise AssertionError("all that was named before was gone through")
-
-    keys = items = values = copy = __iter__
-
-
 def test_a_refused_request_gives_no_number_and_costs_nothing_of_what_was_named_before() -> None:
+    class Uncopied(dict[bytes, int]):
+        """To go through it is to go through all that was ever named."""
+
+        def __iter__(self) -> Any:
+            raise AssertionError("all that was named before was gone through")
+
+        keys = items = values = copy = __iter__
+
     numbers = TaskNumbers(())
     for task in range(100):
         numbers.of(float(task))
-    known = Uncopied(numbers._numbers)
-    numbers._numbers = known
+    known = numbers._numbers = Uncopied(numbers._numbers)
     with numbers.trying():
         numbers.of("up")
     with pytest.raises(TypeError, match="cannot be pickled"), numbers.trying():
         numbers.of((numbers.of("typo"), threading.Lock()))
     assert len(known) == 101
     assert [numbers.of(task) for task in (7.0, "up", "later")] == [7, 100, 101]
-
-
-# ---- what rows say ---------------------------------------------------------------------------------------------------
 
 
 def test_the_final_info_says_which_episode_has_ended(make: Make) -> None:
@@ -485,17 +421,6 @@ def test_the_final_info_says_which_episode_has_ended(make: Make) -> None:
     for info, final in zip(infos, expected, strict=True):
         assert_same_batch({key: info["final_info"][key] for key in final}, final)
     assert [info["task_id"].tolist() for info in infos] == [[8, 6], [8, 9]]
-
-
-def test_received_rows_say_it_in_the_order_of_arrival(make: Make) -> None:
-    envs = make([ByResetTask] * 4, num_workers=2)
-    envs.reset(tasks=[5, 6, 7, 8])
-    envs.reset(env_ids=[2])
-    envs.send([0] * 3, env_ids=[3, 0, 2])
-    env_ids, *_, infos = envs.recv(min_envs=3)
-    assert infos["task_id"].tolist() == [5 + env for env in env_ids]
-    assert infos["episode_index"].tolist() == [int(env == 2) for env in env_ids]
-    assert infos["_task_id"].tolist() == infos["_episode_index"].tolist() == [True] * 3
 
 
 def test_an_env_without_a_task_says_so_and_its_own_words_go_first(make: Make) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import Any
 
@@ -67,32 +66,24 @@ def test_trajectories_are_gymnasiums(backend: str, context: str | None, num_work
     )
 
 
-def test_envs_may_differ_in_bounds() -> None:
-    boxes = [spaces.Box(0, high, (3,), np.float32) for high in (1, 2, 3)]
-    factories = [partial(ScriptedEnv, box) for box in boxes]
-    check_vector_env(factories, seed=2, num_steps=20, num_workers=2, observation_mode="different")
-
-
-def test_spaces_may_be_given() -> None:
+def test_spaces_may_be_given_and_envs_may_differ_in_bounds() -> None:
     single, batched = spaces.Box(-9, 9, (3,)), spaces.Box(-9, 9, (3, 3))
     check_vector_env(ScriptedEnv, seed=2, num_steps=20, num_workers=2, observation_mode=(batched, single))
-
-
-def test_more_workers_than_cores_change_nothing() -> None:
-    check_vector_env(everything, seed=3, num_steps=10, num_envs=len(os.sched_getaffinity(0)) + 2)
+    factories = [partial(ScriptedEnv, spaces.Box(0, high, (3,), np.float32)) for high in (1, 2, 3)]
+    check_vector_env(factories, seed=2, num_steps=20, num_workers=2, observation_mode="different")
 
 
 quick = partial(settings, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("backend", ["serial", "thread"])
-@quick(max_examples=30)
+@quick(max_examples=15)
 @given(factory=scripted_factories(), mode=st.sampled_from(MODES), num=st.sampled_from(NUM_WORKERS))
 def test_any_space_in_this_process(backend: str, factory: Any, mode: str, num: int) -> None:
     check_vector_env(factory, seed=7, num_steps=12, num_envs=5, backend=backend, num_workers=num, autoreset_mode=mode)
 
 
-@quick(max_examples=10)
+@quick(max_examples=7)
 @given(
     factory=scripted_factories(),
     mode=st.sampled_from(MODES),
@@ -101,11 +92,5 @@ def test_any_space_in_this_process(backend: str, factory: Any, mode: str, num: i
 )
 def test_any_space_in_processes(factory: Any, mode: str, num: int, shared_memory: bool | None) -> None:
     check_vector_env(
-        factory,
-        seed=7,
-        num_steps=12,
-        num_envs=3,
-        num_workers=num,
-        shared_memory=shared_memory,
-        autoreset_mode=mode,
+        factory, seed=7, num_steps=12, num_envs=3, num_workers=num, shared_memory=shared_memory, autoreset_mode=mode
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 
 from parallel_envs import MultiAgentEnvManager, ParallelEnvManager
-from parallel_envs.choices import Backend
 from parallel_envs.engine import START_METHODS
 from parallel_envs.errors import WorkerDied
 from parallel_envs.tasks import CycleTasks
@@ -26,43 +24,36 @@ from tests.vector.conftest import Make, opened
 from tests.vector.small_envs import CountingEnv
 
 
-class CuriousEnv(CountingEnv):
-    """Tells what it sees around it."""
+def threads(env: Any) -> str | None:
+    return os.environ.get("OMP_NUM_THREADS")
 
-    def threads(self) -> str | None:
-        return os.environ.get("OMP_NUM_THREADS")
 
-    def cores(self) -> set[int]:
-        return os.sched_getaffinity(0)
-
-    def folder(self) -> str:
-        return os.getcwd()  # noqa: PTH109  as the env sees it
-
-    def variable(self, name: str) -> str | None:
-        return os.environ.get(name)
-
-    def exit_code_of_a_child(self) -> int | None:
-        child = multiprocessing.get_context("fork").Process(target=sys.exit, args=(7,))
-        child.start()
-        child.join()
-        return child.exitcode
+def cores_of(env: Any) -> set[int]:
+    return os.sched_getaffinity(0)
 
 
 def test_numeric_libraries_have_one_thread_unless_asked_otherwise(make_process: Make) -> None:
-    assert make_process([CuriousEnv]).call("threads") == ("1",)
-    assert make_process([CuriousEnv], threads_per_worker=2).call("threads") == ("2",)
+    assert make_process([CountingEnv]).apply(threads) == ["1"]
+    assert make_process([CountingEnv], threads_per_worker=2).apply(threads) == ["2"]
 
 
 def test_cores_and_sets_of_cores_are_given_out_in_turn(make_process: Make) -> None:
     cores = sorted(os.sched_getaffinity(0))
-    assert make_process([CuriousEnv] * 2, cpu_affinity=[cores[0]]).call("cores") == ({cores[0]}, {cores[0]})
-    envs = make_process([CuriousEnv] * 3, cpu_affinity=[cores[:1], cores])
-    assert envs.call("cores") == ({cores[0]}, set(cores), {cores[0]})
+    assert make_process([CountingEnv] * 2, cpu_affinity=[cores[0]]).apply(cores_of) == [{cores[0]}, {cores[0]}]
+    envs = make_process([CountingEnv] * 3, cpu_affinity=[cores[:1], cores])
+    assert envs.apply(cores_of) == [{cores[0]}, set(cores), {cores[0]}]
+
+
+def exit_code_of_a_child(env: Any) -> int | None:
+    child = multiprocessing.get_context("fork").Process(target=sys.exit, args=(7,))
+    child.start()
+    child.join()
+    return child.exitcode
 
 
 @pytest.mark.parametrize("daemon", [True, False])
 def test_envs_may_start_children(make_process: Make, daemon: bool) -> None:
-    assert make_process([CuriousEnv], daemon=daemon).call("exit_code_of_a_child") == (7,)
+    assert make_process([CountingEnv], daemon=daemon).apply(exit_code_of_a_child) == [7]
 
 
 @pytest.mark.parametrize("context", START_METHODS)
@@ -71,9 +62,8 @@ def test_a_worker_sees_the_surroundings_of_its_maker(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SEEN_BY_ENVS", "yes")
-    envs = make_process([CuriousEnv], context=context)
-    assert envs.call("folder") == (str(tmp_path),)
-    assert envs.call("variable", "SEEN_BY_ENVS") == ("yes",)
+    envs = make_process([CountingEnv], context=context)
+    assert envs.apply(lambda env: (str(Path.cwd()), os.environ.get("SEEN_BY_ENVS"))) == [(str(tmp_path), "yes")]
 
 
 def test_large_infos_arguments_and_results_come_whole(make_process: Make) -> None:
@@ -81,18 +71,13 @@ def test_large_infos_arguments_and_results_come_whole(make_process: Make) -> Non
         def step(self, action: Any) -> Any:
             return *super().step(action)[:4], {"blob": np.full(3_000_000, self.elapsed, np.uint8)}
 
-        def echo(self, value: Any) -> Any:
-            return value
-
     envs = opened(make_process, [LargeEnv] * 2)
     for number in (1, 2):
         blob = envs.step([0, 0])[4]["blob"]
         assert (blob.shape, blob.min(), blob.max()) == ((2, 3_000_000), number, number)
     value = np.arange(2_000_000)
-    assert all(np.array_equal(result, value) for result in envs.call("echo", value))
+    assert all(np.array_equal(result, value) for result in envs.apply(lambda env, value: value, value))
 
-
-# ---- workers forked from the caller inherit the callables ----------------------------------------
 
 STATE: dict[str, Any] = {"label": "of this module", "lock": threading.Lock()}
 
@@ -157,7 +142,7 @@ def test_a_worker_that_replaces_one_inherits_them_as_they_are_by_then(make_proce
     assert envs.get_attr("told")[1][3] == "as of late"
 
 
-def test_a_setter_of_tasks_is_inherited_too(make_process: Make) -> None:
+def test_setters_of_tasks_and_factories_of_agents_are_inherited_too(make_process: Make) -> None:
     lock = threading.Lock()
 
     def set_task(env: Any, task: Any) -> None:
@@ -175,28 +160,12 @@ def test_a_setter_of_tasks_is_inherited_too(make_process: Make) -> None:
     envs.restart(0)
     envs.step(np.zeros(2, int))
 
-
-def test_factories_of_agents_envs_are_inherited_too() -> None:
-    lock = threading.Lock()
-
-    def make() -> Any:
+    def make_agents() -> Any:
         with lock:
             return ScriptedAgentsEnv([{"a": Stay(3)}])
 
-    with MultiAgentEnvManager([make] * 2, context="fork") as envs:
-        envs.reset(seed=0)
-        envs.step({"a": np.zeros(2, int)})
-
-
-@pytest.mark.parametrize("context", [None, "forkserver", "spawn"])
-def test_the_error_for_what_cannot_travel_offers_what_works(
-    make_process: Make, holding: Holding, context: str | None
-) -> None:
-    with pytest.raises(TypeError, match=r"env_fns\[0\].*cannot be pickled.*context='fork'.*backend='thread'"):
-        make_process([lambda: holding.lock], context=context)
-
-
-# ---- modules that are imported beforehand ---------------------------------------------------------
+    with MultiAgentEnvManager([make_agents] * 2, context="fork") as agents:
+        agents.reset(seed=0)
 
 
 @pytest.fixture
@@ -217,14 +186,12 @@ def imported_by(env: Any) -> tuple[int, int]:
 
 @pytest.mark.parametrize("method", [*START_METHODS, "thread", "serial"])
 def test_modules_are_imported_once_where_workers_are_forked(method: str, counted: Callable[[], list[int]]) -> None:
-    where: Any = {"context": method} if method in START_METHODS else {"backend": method}
-    with ParallelEnvManager([CountingEnv] * 3, preload=["counted_module"], **where) as envs:
+    with ParallelEnvManager([CountingEnv] * 3, preload=["counted_module"], **METHODS[method]) as envs:
         told = envs.apply(imported_by)
         workers, importers = {pid for pid, _ in told}, {pid for _, pid in told}
         assert set(counted()) == importers
         if method == "spawn":
-            assert importers == workers
-            assert len(counted()) == 3
+            assert (importers, len(counted())) == (workers, 3)
         elif method == "forkserver":
             assert len(importers) == 1
             assert not importers & {*workers, os.getpid()}
@@ -236,32 +203,32 @@ def test_modules_are_imported_once_where_workers_are_forked(method: str, counted
             assert len(counted()) == (4 if method == "spawn" else 1)
 
 
-def test_a_module_that_is_not_there_is_named(backend: Backend) -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"preload=\('numpyy',\).*no module 'numpyy'.*Did you mean 'numpy'"):
-        ParallelEnvManager([CountingEnv], backend=backend, preload=("numpyy",))
-
-
 BROKEN: list[tuple[str, type[ImportError], str]] = [
     ("import not_there_at_all", ModuleNotFoundError, "ModuleNotFoundError: No module named 'not_there_at_all'"),
     ("raise ValueError('on purpose')", ImportError, "ValueError: on purpose"),
     ("raise SystemExit(3)", ImportError, "SystemExit: 3"),
 ]
+METHODS: dict[str, dict[str, Any]] = {
+    **{method: {"context": method} for method in START_METHODS},
+    **{backend: {"backend": backend} for backend in ("thread", "serial")},
+}
 
 
-@pytest.mark.parametrize("method", [*START_METHODS, "thread", "serial"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_module_that_cannot_be_imported_is_named(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    where: Any = {"context": method} if method in START_METHODS else {"backend": method}
     for number, (text, kind, told) in enumerate(BROKEN):
         name = f"broken_{method}_{number}"
         (tmp_path / f"{name}.py").write_text(text)
         with pytest.raises(kind) as caught:
-            ParallelEnvManager([CountingEnv] * 2, preload=("json", name), **where)
+            ParallelEnvManager([CountingEnv] * 2, preload=("json", name), **METHODS[method])
         assert f"the module {name!r} could not be imported in" in str(caught.value)
         assert told in str(caught.value)
         assert (type(caught.value), caught.value.name) == (kind, name)
+    with pytest.raises(ModuleNotFoundError, match=r"preload=\('numpyy',\).*no module 'numpyy'.*Did you mean 'numpy'"):
+        ParallelEnvManager([CountingEnv], preload=("numpyy",), **METHODS[method])
 
 
 def test_an_import_that_ends_its_process_ends_the_worker_that_needs_it(
@@ -269,7 +236,6 @@ def test_an_import_that_ends_its_process_ends_the_worker_that_needs_it(
 ) -> None:
     (tmp_path / "crashing_module.py").write_text("import os\nos._exit(7)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with contextlib.suppress(KeyError):
-        del sys.modules["crashing_module"]
+    sys.modules.pop("crashing_module", None)
     with pytest.raises(WorkerDied, match="exit code 7 during its construction"):
         make_process([CountingEnv], preload=("crashing_module",))
