@@ -331,6 +331,7 @@ def test_a_file_that_is_contradicted_damaged_or_names_foreign_code_is_refused_an
         (["--strategy", "agent_0"], "--strategy 'agent_0' does not have the form AGENT=HOW"),
         (["--strategy", "agent_0=proces"], "--strategy 'proces' of the agent 'agent_0' is unknown."),
         (["--proportions", "a"], "--proportions 'a' are not numbers. Give one for each"),
+        (["--episods", "3"], "No such option: --episods"),
         (["--output", "r.xyz"], "the ending must name the format: .json"),
         (["--output", "nowhere/r.json"], "there is no folder nowhere"),
         (["--output", "tests.json"], "it is a folder"),
