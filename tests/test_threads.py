@@ -11,6 +11,7 @@ import importlib
 import inspect
 import os
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
