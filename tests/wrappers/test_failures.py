@@ -29,7 +29,7 @@ from tests.wrappers.agents import (
     raising,
     unpicklable,
 )
-from tests.wrappers.conftest import Wrap
+from tests.wrappers.conftest import Seat, Wrap
 
 SEEN = np.zeros(2)
 SEEN_BY = dict.fromkeys("abcd", SEEN)
@@ -162,6 +162,20 @@ def test_ctrl_c_while_policies_compute_ends_the_turn_and_nothing_else(wrap: Wrap
     assert (told["a"], told["b"] // 1000) == (2, 2)
     policy.reset()
     assert policy.step({"b": SEEN})["b"] // 1000 == 1
+
+
+def test_ctrl_c_between_the_halves_of_a_step_leaves_no_turn_open(
+    seat: Seat, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = seat(strategy, {"a": Drawing(), "b": Drawing()})
+    wrapper.send({"a": SEEN})
+    wrapper.recv()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(wrapper, "_finish", _interrupting)
+        wrapper.step({"a": SEEN})
+    assert wrapper.step({"a": SEEN, "b": SEEN})["b"] // 1000 == 1
+    wrapper.reset()
+    assert wrapper.step({"a": SEEN})["a"] // 1000 == 1
 
 
 # ---- workers that died ---------------------------------------------------------------------------
