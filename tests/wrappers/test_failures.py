@@ -6,14 +6,16 @@ import os
 import pickle
 import signal
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from parallel_envs.errors import PolicyError, RemoteTraceback
-from parallel_envs.wrappers import PerAgentProcessWrapper, PolicyPool, Rules
+from parallel_envs.wrappers import PerAgentProcessWrapper, PolicyPool, Rules, process
 from tests.engine.asking import ends_within
 from tests.gates import Gate
 from tests.wrappers.agents import (
@@ -60,8 +62,9 @@ def test_an_error_names_the_agent_and_holds_the_actions_of_the_others(wrap: Wrap
     for _ in range(3):
         with pytest.raises(kind) as caught:
             policy.step(SEEN_BY)
-        assert isinstance(caught.value, PolicyError)
-        assert (str(caught.value), caught.value.agents, caught.value.actions) == (text, ("b",), said("acd"))
+        for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+            assert isinstance(error, PolicyError)
+            assert (str(error), error.agents, error.actions) == (text, ("b",), said("acd"))
     if strategy == "process":  # the traceback of the policy is shown as the cause
         assert isinstance(caught.value.__cause__, RemoteTraceback)
         assert "agents.py" in str(caught.value.__cause__)
@@ -69,6 +72,9 @@ def test_an_error_names_the_agent_and_holds_the_actions_of_the_others(wrap: Wrap
         assert type(caught.value.__cause__) is (ZeroDivisionError if how == "exception" else SystemExit)
     assert policy.step({"a": SEEN}) == {"a": "a"}
     assert (policy.tallies["b"].failed, policy.tallies["b"].turns, policy.tallies["b"].defaults) == (3, 3, 0)
+    policy = wrap(four(b=Doing(function)), strategy, rules=DEFAULTS)  # a default action may stand in for an error
+    assert policy.step(SEEN_BY) == {**said("acd"), "b": 0}
+    assert (policy.tallies["b"].failed, policy.tallies["b"].defaults) == (1, 1)
 
 
 def test_errors_of_several_agents_are_told_together(wrap: Wrap, strategy: str) -> None:
@@ -94,20 +100,6 @@ def test_an_error_elsewhere_names_the_agent_and_the_others_have_been_asked(
     assert (str(caught.value), caught.value.agents) == (text, ("b",))
     counts = [policy.step({agent: SEEN})[agent] // 1000 for agent in "ac"]
     assert counts == ([1, 1] if method == "reset" else [2, 2])
-
-
-def test_an_error_can_be_pickled(wrap: Wrap) -> None:
-    with pytest.raises(PolicyError) as caught:
-        wrap(four(b=Doing(raising)), "sequential").step(SEEN_BY)
-    again: Any = pickle.loads(pickle.dumps(caught.value))
-    assert type(again) is type(caught.value)
-    assert (again.agents, again.actions) == (("b",), said("acd"))
-
-
-def test_a_default_action_may_stand_in_for_an_error(wrap: Wrap, strategy: str) -> None:
-    policy = wrap(four(b=Doing(raising)), strategy, rules=DEFAULTS)
-    assert policy.step(SEEN_BY) == {**said("acd"), "b": 0}
-    assert (policy.tallies["b"].failed, policy.tallies["b"].defaults) == (1, 1)
 
 
 def test_what_cannot_be_pickled_is_an_error_of_the_agents_of_its_worker(wrap: Wrap) -> None:
@@ -170,9 +162,10 @@ def test_ctrl_c_between_the_halves_of_a_step_leaves_no_turn_open(
     wrapper = seat(strategy, {"a": Drawing(), "b": Drawing()})
     wrapper.send({"a": SEEN})
     wrapper.recv()
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(wrapper, "_finish", _interrupting)
-        wrapper.step({"a": SEEN})
+        with pytest.raises(KeyboardInterrupt):
+            wrapper.step({"a": SEEN})
     assert wrapper.step({"a": SEEN, "b": SEEN})["b"] // 1000 == 1
     wrapper.reset()
     assert wrapper.step({"a": SEEN})["a"] // 1000 == 1
@@ -241,16 +234,6 @@ def test_a_default_action_may_stand_in_for_a_dead_worker_of_which_the_log_warns_
     assert "revive" in told[0]
 
 
-def test_the_last_output_of_a_dead_worker_is_told(wrap: Wrap) -> None:
-    with pytest.raises(PolicyError, match="Its last output:\n  goodbye"):
-        wrap({"a": Doing(_last_words)}, "process").step({"a": SEEN})
-
-
-def _last_words(_: Any) -> None:
-    os.write(2, b"goodbye\n")
-    os._exit(1)
-
-
 def test_the_wrapped_policy_revives_its_own_with_the_weights_loaded_last(wrap: Wrap) -> None:
     policy = wrap({"a": LoadedAndMortal(), "b": Constant("b")}, "process")
     policy.load_state_dict({"a": {"weight": 5.0}})
@@ -272,12 +255,14 @@ class LoadedAndMortal(Loaded):
 
 def test_a_worker_that_one_wrapper_revives_is_lost_to_the_other_until_it_revives_too(pool: PolicyPool) -> None:
     with (
-        PerAgentProcessWrapper({"a": Doing(killed), "b": Drawing()}, pool=pool) as one,
+        PerAgentProcessWrapper({"a": Doing(_last_words), "b": Drawing()}, pool=pool) as one,
         PerAgentProcessWrapper({"c": Drawing(), "d": Drawing()}, pool=pool) as other,
     ):
         other.step({"c": SEEN, "d": SEEN})
-        with pytest.raises(PolicyError, match="signal 9"):
+        with pytest.raises(PolicyError, match="Its last output:\n  goodbye"):
             one.step({"a": SEEN})
+        with PerAgentProcessWrapper({"x": Constant(3), "y": Constant(4)}, pool=pool) as third:  # has a fresh worker
+            assert third.step({"x": SEEN, "y": SEEN}) == {"x": 3, "y": 4}
         assert one.revive() == ["a"]
         for _ in range(2):
             with pytest.raises(PolicyError, match=r"'c' raised WorkerDied: .*replaced by another.*revive") as caught:
@@ -287,9 +272,129 @@ def test_a_worker_that_one_wrapper_revives_is_lost_to_the_other_until_it_revives
         assert {agent: told // 1000 for agent, told in other.step({"c": SEEN, "d": SEEN}).items()} == {"c": 1, "d": 4}
 
 
-def test_a_new_wrapper_on_a_pool_with_a_dead_worker_gets_a_fresh_one(pool: PolicyPool) -> None:
-    with PerAgentProcessWrapper({"a": Doing(killed)}, pool=pool) as one:
-        with pytest.raises(PolicyError, match="signal 9"):
-            one.step({"a": SEEN})
-        with PerAgentProcessWrapper({"b": Constant(3)}, pool=pool) as other:
-            assert other.step({"b": SEEN}) == {"b": 3}
+def _last_words(_: Any) -> None:
+    os.write(2, b"goodbye\n")
+    os._exit(1)
+
+
+# ---- ways to die: `tests/faults/test_matrix` has the other moments -------------------------------------
+
+LIMIT = 0.3
+"""Beyond it a policy is late. All others answer far sooner, also on a busy machine."""
+HUGE = 8 << 20
+
+
+class Odd(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("odd")
+        self.lock = threading.Lock()
+
+
+def odd() -> Any:
+    raise Odd
+
+
+def hanging() -> Any:
+    threading.Event().wait(60.0)
+
+
+def stopped() -> Any:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def huge() -> bytes:
+    return bytes(HUGE)
+
+
+class Dying(Constant):
+    """Does something at one moment of its life."""
+
+    def __init__(self, moment: str, how: Callable[[], Any]) -> None:
+        super().__init__(7)
+        self.moment, self.how = moment, how
+
+    def _at(self, moment: str, value: Any = None) -> Any:
+        return self.how() if moment == self.moment else value
+
+    def step(self, observation: Any) -> Any:
+        return self._at("step", 7)
+
+    def get_state(self) -> Any:
+        return self._at("get_state", {})
+
+    def set_state(self, state: Any) -> None:
+        self._at("set_state")
+
+    def close(self) -> None:
+        self._at("close")
+
+
+RAISES = {
+    "exception": (raising, "ZeroDivisionError: by nothing"),
+    "exit": (exiting, "SystemExit: 3"),
+    "odd": (odd, "Odd"),
+}
+DIES = {
+    "SIGKILL": (killed, "WorkerDied: .*was killed by signal 9"),
+    "os._exit": (ended, "WorkerDied: .*exited with code 17"),
+}
+HANGS = {"hang": (hanging, "still busy"), "SIGSTOP": (stopped, "still busy")}
+WAYS: dict[str, Any] = {**RAISES, **DIES, **HANGS, "huge": (huge, "")}
+
+
+def seated(pool: PolicyPool, moment: str, how: str) -> PerAgentProcessWrapper:
+    """One that dies, with another in its worker, and one in the other worker."""
+    policies = {"dying": Dying(moment, WAYS[how][0]), "apart": Dying("never", int), "beside": Dying("never", int)}
+    rules = Rules(action_timeout=LIMIT, default_action=-1) if how in HANGS else None
+    return PerAgentProcessWrapper(policies, rules, pool=pool)
+
+
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize("moment", ["get_state", "set_state"])
+@pytest.mark.parametrize("how", WAYS)
+def test_a_policy_that_dies_when_its_state_is_asked_for(
+    pool: PolicyPool, monkeypatch: pytest.MonkeyPatch, how: str, moment: str
+) -> None:
+    monkeypatch.setattr(process, "_STATE_SECONDS", LIMIT)
+    began = time.monotonic()
+    with seated(pool, moment, how) as wrapper:
+        states = dict.fromkeys(wrapper.policies, ({}, []))
+        happens = wrapper.get_states if moment == "get_state" else partial(wrapper.set_states, states)
+        if how == "huge":
+            happens()  # it is no error
+        else:
+            with pytest.raises(PolicyError, match=f"policy of 'dying' raised .*{WAYS[how][1]}") as caught:
+                happens()
+            assert set(caught.value.agents) == ({"dying"} if how in RAISES else {"dying", "beside"})
+        assert wrapper.step({"apart": SEEN}) == {"apart": 7}
+        assert wrapper.revive() == (["dying", "beside"] if how in DIES or how in HANGS else [])
+        assert wrapper.step({"apart": SEEN, "beside": SEEN}) == {"apart": 7, "beside": 7}
+    assert time.monotonic() - began < 10.0
+
+
+def test_an_error_that_cannot_be_pickled_and_a_death_are_told_each_time_with_the_actions_of_the_others(
+    pool: PolicyPool,
+) -> None:
+    for how in ("odd", "SIGKILL"):
+        with seated(pool, "step", how) as wrapper:
+            lost = {"dying"} if how in RAISES else {"dying", "beside"}
+            for _ in range(2):
+                with pytest.raises(PolicyError, match=f"policy of 'dying' raised .*{WAYS[how][1]}") as caught:
+                    wrapper.step(dict.fromkeys(wrapper.policies, SEEN))
+                assert set(caught.value.agents) == lost
+                assert ("revive" in str(caught.value)) == (how in DIES)
+                assert caught.value.actions == dict.fromkeys({"apart", "beside"} - lost, 7)
+    with seated(pool, "step", "huge") as wrapper:
+        assert wrapper.step({"dying": SEEN}) == {"dying": bytes(HUGE)}
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_a_policy_that_dies_while_it_is_closed_holds_up_no_other(how: str) -> None:
+    pool = PolicyPool(2)
+    began = time.monotonic()
+    with seated(pool, "close", how) as wrapper:
+        assert set(wrapper.step(dict.fromkeys(wrapper.policies, SEEN)).values()) == {7}
+    pool.close(0.3)
+    assert time.monotonic() - began < 10.0
