@@ -28,7 +28,6 @@ from tests.wrappers.agents import (
     Meeting,
     OneByOne,
     Sharing,
-    Waiting,
     comparable,
     mixed,
     observed,
@@ -50,7 +49,6 @@ in_rows = st.lists(st.one_of(row_turns, row_turns, row_resets), min_size=1, max_
 
 
 def played(strategy: str, happening: list[Any], pool: PolicyPool) -> Any:
-    """What a wrapper says when this happens, and what it remembers in the end."""
     with STRATEGIES[strategy](mixed(), None, pool) as wrapper:
         said = [_happened(wrapper, place, *event) for place, event in enumerate(happening)]
         state = comparable(wrapper.get_states())
@@ -119,8 +117,6 @@ def test_observations_of_every_kind_and_shape_arrive_as_they_are(strategy: str, 
 
 
 class Echo:
-    """Says what it sees."""
-
     def step(self, observation: Any) -> Any:
         if isinstance(observation, np.ndarray):
             return observation.dtype, observation.tolist()
@@ -242,26 +238,6 @@ def test_two_wrappers_of_one_pool_and_agents_by_themselves_run_at_once(
     for agent in agents:
         agent.send(SEEN)
     assert [agent.recv() for agent in agents] == ["met", "met"]
-
-
-def test_send_returns_before_any_has_answered(wrap: Wrap, gate: Gate, parallel: str) -> None:
-    policy = wrap({"a": Waiting(gate.path), "b": Waiting(gate.path)}, parallel)
-    [agent] = handles(policy, "a")
-    agent.send(np.ones(1))
-    gate.let_through()
-    assert (agent.recv(), agent.step(np.zeros(1))) == (1, 2)
-    policy.send({"a": np.ones(2), "b": np.ones(2)})
-    gate.let_through(2)
-    assert policy.recv() == {"a": 3, "b": 1}
-
-
-def test_a_sequential_policy_is_asked_when_it_is_waited_for(wrap: Wrap) -> None:
-    asked: list[Any] = []
-    policy = wrap({"a": Doing(asked.append)}, "sequential")
-    policy.send({"a": 7})
-    assert asked == []
-    policy.recv()
-    assert asked == [7]
 
 
 def test_agents_that_are_asked_one_by_one_say_what_they_say_together(seat: Seat, strategy: str) -> None:

@@ -29,7 +29,7 @@ from parallel_envs.wrappers import (
     Rules,
     WrappedMultiAgentPolicy,
 )
-from parallel_envs.wrappers.pool import SharedPool, Threads
+from parallel_envs.wrappers.pool import SharedPool
 from tests.engine.asking import in_fork, refusal
 from tests.test_imports import HEAVY, in_fresh_interpreter
 from tests.wrappers.agents import Constant, Drawing, Loaded, OneByOne, raising, told
@@ -71,20 +71,6 @@ def test_a_closed_pool_says_so_and_one_that_was_not_closed_ends_with_its_last_us
     del other
     gc.collect()
     assert gone() is None
-
-
-def test_threads_are_used_again_and_as_many_as_there_are_tasks_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads, barrier = Threads("test"), threading.Barrier(5)
-    for _ in range(3):
-        futures = [threads.submit(barrier.wait, 20.0) for _ in range(5)]
-        assert sorted(future.result(20.0) for future in futures) == [0, 1, 2, 3, 4]
-    names = {threads.submit(lambda: threading.current_thread().name).result(20.0) for _ in range(20)}
-    assert names <= {f"test {number}" for number in range(5)}
-    with monkeypatch.context() as patched:
-        patched.setattr(threads, "_owner_pid", -1)
-        with pytest.raises(ClosedError, match="forked"):
-            threads.submit(int)
-    threads.close()
 
 
 OTHERS: dict[str, tuple[Any, ...]] = {"reset": (), "get_state": (), "sync": (), "revive": ()}
@@ -186,8 +172,6 @@ def teller() -> Any:
 
 
 class Logging(Drawing):
-    """Tells when it is closed."""
-
     def __init__(self, log: Path, agent: str, *, opens: bool = False, fails: bool = False) -> None:
         super().__init__()
         self.log, self.agent, self.fails = log, agent, fails
@@ -251,8 +235,6 @@ def test_a_spec_that_makes_no_policy_names_its_agent_and_the_others_are_closed(
 
 
 class Team(MultiAgentPolicy):
-    """Counts how often it is reset, and in which rows."""
-
     def __init__(self) -> None:
         self.resets: list[Any] = []
         self.policies = {agent: Drawing() for agent in "ab"}
@@ -265,8 +247,6 @@ class Team(MultiAgentPolicy):
 
 
 class Whole(Team):
-    """Knows nothing of rows."""
-
     def reset(self) -> None:  # type: ignore[override]  # that is the point
         self.resets.append("all")
 
@@ -297,12 +277,10 @@ MOST_BYTES = 4 << 20
 
 
 def held(pids: list[int]) -> tuple[int, int]:
-    """Descriptors of all processes, and threads of this one."""
     return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids), threading.active_count()
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process holds."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -365,8 +343,6 @@ def test_thousands_of_passes_leave_nothing_behind(seat: Seat, count: int) -> Non
 
 
 class Counting(AgentPolicy):
-    """Tells its process, and how often it was asked since its episode began."""
-
     def __init__(self, start: int = 0) -> None:
         self.count = self.start = start
 
@@ -381,8 +357,6 @@ class Counting(AgentPolicy):
 
 
 class Locked(Counting):
-    """Cannot be pickled."""
-
     def __init__(self) -> None:
         super().__init__()
         self.lock = threading.Lock()

@@ -46,8 +46,6 @@ def test_policies_travel_once_and_a_turn_sends_observations_and_brings_actions_o
 
 
 class Big(PickleCounting):
-    """Remembers a megabyte."""
-
     def __init__(self) -> None:
         super().__init__()
         self.memory = np.zeros(1 << 20, np.uint8)
@@ -78,8 +76,6 @@ def test_a_policy_may_keep_and_overwrite_its_observation_and_no_other_sees_it(wr
 
 
 class Keeping:
-    """Keeps the very arrays that it sees, one higher."""
-
     def __init__(self) -> None:
         self.kept: list[Any] = []
 
@@ -133,8 +129,6 @@ def test_a_policy_that_keeps_its_own_method_keeps_it(wrap: Wrap, strategy: str) 
 
 
 class Switching:
-    """Acts by the method that it has chosen."""
-
     def __init__(self) -> None:
         self.count = 0
         self.act: Any = self.counting

@@ -319,8 +319,6 @@ def test_a_subclass_that_explores_goes_on_exploring(seat: Seat) -> None:
 
 
 class Exploring(TorchPolicy):
-    """Says 99 in the first steps of its life."""
-
     turn = 0
 
     def step(self, observation: Any) -> Any:
@@ -480,7 +478,6 @@ def test_the_staging_buffer_grows_to_the_largest_turn_and_stays() -> None:
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes of what went through a stack of networks."""
     shapes: list[tuple[int, ...]] = []
     compute = Stack.__call__
 
