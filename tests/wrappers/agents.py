@@ -186,18 +186,6 @@ class Meeting:
         return "met"
 
 
-class PickleCounting:
-    def __init__(self) -> None:
-        self.pickles = 0
-
-    def __getstate__(self) -> Any:
-        self.pickles += 1
-        return vars(self).copy()
-
-    def step(self, observation: Any) -> Any:
-        return self.pickles
-
-
 class Loaded:
     """Has weights, which can be loaded: all or none."""
 
@@ -219,13 +207,6 @@ class Held:
         with self.lock:
             self.count += 1
             return self.count
-
-
-class Spec:
-    """Makes an unpicklable policy where it is to live."""
-
-    def make(self) -> Held:
-        return Held()
 
 
 class OneByOne(MultiAgentPolicy):

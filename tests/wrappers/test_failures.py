@@ -350,7 +350,7 @@ def test_a_policy_that_dies_when_its_state_is_asked_for(
     monkeypatch.setattr(process, "_STATE_SECONDS", LIMIT)
     began = time.monotonic()
     with seated(pool, moment, how) as wrapper:
-        states = dict.fromkeys(wrapper.policies, ({}, []))
+        states: Any = dict.fromkeys(wrapper.policies, ({}, []))
         happens = wrapper.get_states if moment == "get_state" else partial(wrapper.set_states, states)
         if how == "huge":
             happens()  # it is no error

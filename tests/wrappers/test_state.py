@@ -20,7 +20,7 @@ from parallel_envs.errors import PolicyError
 from parallel_envs.wrappers import PolicyPool, WrappedMultiAgentPolicy
 from parallel_envs.wrappers.sharing import sharers
 from tests.wrappers import agents
-from tests.wrappers.agents import Doing, Drawing, Held, Loaded, OneByOne, PickleCounting, Sharing, pid
+from tests.wrappers.agents import Doing, Drawing, Held, Loaded, OneByOne, Sharing, pid
 from tests.wrappers.conftest import Seat, Wrap
 
 SEEN = np.zeros(3, np.float32)
@@ -45,10 +45,18 @@ def test_policies_travel_once_and_a_turn_sends_observations_and_brings_actions_o
     assert [one.pickles for one in policies.values()] == [1, 1, 1]
 
 
-class Big(PickleCounting):
+class Big:
+    """Remembers a megabyte, and how often it has been pickled."""
+
     def __init__(self) -> None:
-        super().__init__()
-        self.memory = np.zeros(1 << 20, np.uint8)
+        self.memory, self.pickles = np.zeros(1 << 20, np.uint8), 0
+
+    def __getstate__(self) -> Any:
+        self.pickles += 1
+        return vars(self).copy()
+
+    def step(self, observation: Any) -> Any:
+        return self.pickles
 
 
 def test_policies_of_a_process_wrapper_run_in_the_workers_and_others_here(wrap: Wrap, pool: PolicyPool) -> None:
@@ -261,12 +269,6 @@ class Renamed(Careful):
 class MadeCareful:
     def make(self) -> Careful:
         return Careful()
-
-
-def test_a_spec_makes_the_policy_where_it_lives(wrap: Wrap, strategy: str) -> None:
-    policy = wrap({"a": agents.Spec(), "b": agents.Spec()}, strategy)
-    assert [policy.step({"a": SEEN, "b": SEEN}) for _ in range(2)] == [{"a": 1, "b": 1}, {"a": 2, "b": 2}]
-    policy.sync()
 
 
 def test_unpicklable_policies_and_those_that_share_with_them_stay_here_with_one_warning(pool: PolicyPool) -> None:

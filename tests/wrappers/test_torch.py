@@ -287,7 +287,8 @@ def test_masks_of_some_agents_only_are_heeded_also_where_none_is_legal(seat: Sea
 
 def test_batches_of_different_lengths_share_a_pass_on_any_device(seat: Seat) -> None:
     with PerAgentGPUWrapper(several(), device="cpu") as one, PerAgentGPUWrapper(several(), device="auto") as other:
-        for wrapper in (seat("batch", several()), one, other):
+        wrappers_: list[Any] = [seat("batch", several()), one, other]
+        for wrapper in wrappers_:
             alone = seat("sequential", several())
             for turn in range(6):
                 rows = {agent: (turn * place) % 4 + 1 for place, agent in enumerate("abc")}
@@ -389,7 +390,8 @@ def test_a_bare_network_is_told_of_torch_policy_which_is_found_beside_the_wrappe
     assert "TorchPolicy" in dir(wrappers)
     with pytest.raises(TypeError, match="acts in Discrete and Box spaces only"):
         TorchPolicy(mlp(0), spaces.MultiBinary(4))
-    assert sharers(several("abcd")) == [["a"], ["b"], ["c"], ["d"]]  # of one action space
+    policies: dict[Any, Any] = {**several("abcd")}
+    assert sharers(policies) == [["a"], ["b"], ["c"], ["d"]]  # of one action space
 
 
 # ---- the policy itself ---------------------------------------------------------------------------
@@ -608,7 +610,7 @@ def test_a_turn_waits_for_others_so_long_and_no_longer() -> None:
 
 
 def test_a_turn_that_is_given_up_is_not_computed_and_ctrl_c_leaves_none_without_an_answer(
-    monkeypatch: pytest.pytest.MonkeyPatchPatch,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with gpu({"x": Drawing(1), "y": Drawing(2)}) as wrapper:
         one, other = wrapper.agent_policy("x"), wrapper.agent_policy("y")
