@@ -41,7 +41,9 @@ here = pytest.mark.parametrize("strategy", ["batch", "gpu"])
 def workers() -> Iterator[PolicyPool]:
     """Two worker processes for all tests here: each has to load torch, which takes longer than any of them."""
     pool = PolicyPool(2)
-    pool.processes()
+    processes = pool.processes()
+    for worker in range(2):  # until they have begun: the check for leaks looks at what is here before a test
+        processes.wait(processes.call_all(worker, "build", processes.new_key(), dict))
     yield pool
     pool.close(CLOSE_SECONDS)
 
