@@ -128,7 +128,13 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         """`send` and `recv`."""
         if self._sent:
             raise RuntimeError(SENT_TWICE)
-        return self._finish(self._start(observations, wanted))
+        before = self._open.copy()
+        try:
+            return self._finish(self._start(observations, wanted))
+        except BaseException:
+            for turn in [turn for turn in self._open if turn not in before]:  # Ctrl-C came before `_finish` began
+                self._drop_turn(turn)
+            raise
 
     @in_turn
     def send_turn(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None = None) -> Turn:
@@ -144,9 +150,11 @@ class PerAgentWrapper(ClosedAtExit, ABC):
     def abandon(self) -> None:
         """Drop all turns that were sent: there will be no `recv`. Their policies have acted all the same."""
         while self._sent:
-            turn = self._sent.popleft()
-            self._open.remove(turn)
-            (self if self._delegate is None else self._delegate)._forget(turn.token)
+            self._drop_turn(self._sent.popleft())
+
+    def _drop_turn(self, turn: Turn) -> None:
+        self._open.remove(turn)
+        (self if self._delegate is None else self._delegate)._forget(turn.token)
 
     def _start(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None) -> Turn:
         self._check_open()

@@ -1,71 +1,59 @@
-"""What a caller gets wrong: told at once, with the agent and the environments, and nothing has happened."""
+"""What is refused, in which words: of callers, and of environments that do not keep PettingZoo's rules."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
-from gymnasium.spaces import Dict, Discrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, Text
+from pettingzoo.utils import BaseParallelWrapper
+from pettingzoo.utils.conversions import parallel_to_aec
 
 from parallel_envs import MultiAgentEnvManager
-from parallel_envs.errors import ClosedError, EnvError
+from parallel_envs.errors import EnvError
+from parallel_envs.testing import ScriptedAgentsEnv
 from tests.multiagent.conftest import Make
-from tests.multiagent.scripts import EARLY_AND_LATE, noop, of_both_kinds, scripted, together
+from tests.multiagent.scripts import EARLY_AND_LATE, Results, UnrulyEnv, noop, of_both_kinds, scripted, together
 
 ZEROS = np.zeros(2, np.int64)
 
 
 def begun(make: Make, possible_agents: Any) -> MultiAgentEnvManager:
-    """Two environments that have been reset."""
     envs = make([scripted(together(9), possible_agents=possible_agents)] * 2)
     envs.reset(seed=0)
     return envs
 
 
-@pytest.mark.slow(sample=True)
+NO_ACTIONS: list[tuple[Any, str]] = [
+    ({"a": ZEROS}, "No actions were given for 'b', which is alive in envs 0, 1. Give actions"),
+    ({}, "No actions were given for 'a'"),
+    ({"a": ZEROS, "b": ZEROS, "x": ZEROS}, r"given for 'x', which is no agent here: \['a', 'b'\]"),
+    (ZEROS, "is not a dict. Give a batch of actions for each agent"),
+    ({"a": np.zeros(3, np.int64), "b": ZEROS}, "given for 'a' in 2 environments"),
+    ({"a": ZEROS, "b": None}, "No actions were given for 'b', which is alive in envs 0, 1"),
+    ({"a": ZEROS, "b": 1}, "given for 'b' in 2 environments"),
+    ({"a": ZEROS, "b": (x for x in ZEROS)}, "given for 'b' in 2 environments"),
+]
+OF_ANOTHER_SHAPE: list[tuple[Any, str]] = [
+    ({"a": np.zeros(3), "b": [1]}, r"shape \(3,\) were given for 'a'"),  # and are not shared out
+    ({"a": ZEROS, "b": np.zeros((2, 1))}, r"'b' in 2 environments, whose actions have shape \(\)"),
+]
+
+
 @of_both_kinds
-@pytest.mark.parametrize(
-    ("actions", "error", "text"),
-    [
-        ({"a": ZEROS}, ValueError, "No actions were given for 'b', which is alive in envs 0, 1. Give actions"),
-        ({}, ValueError, "No actions were given for 'a'"),
-        ({"a": ZEROS, "b": ZEROS, "x": ZEROS}, ValueError, r"given for 'x', which is no agent here: \['a', 'b'\]"),
-        ([ZEROS, ZEROS], TypeError, "is not a dict. Give a batch of actions for each agent"),
-        (ZEROS, TypeError, "is not a dict"),
-        (None, TypeError, "is not a dict"),
-        ({"a": np.zeros(3, np.int64), "b": ZEROS}, ValueError, "given for 'a' in 2 environments"),
-        ({"a": ZEROS, "b": [1]}, ValueError, "given for 'b' in 2 environments"),
-        ({"a": ZEROS, "b": None}, ValueError, "No actions were given for 'b', which is alive in envs 0, 1"),
-        ({"a": ZEROS, "b": 1}, ValueError, "given for 'b' in 2 environments"),
-        ({"a": ZEROS, "b": (x for x in ZEROS)}, ValueError, "given for 'b' in 2 environments"),
-    ],
-    ids=range(11),
-)
-def test_actions_that_cannot_be(make_both: Make, possible_agents: Any, actions: Any, error: Any, text: str) -> None:
+def test_actions_that_cannot_be_are_told_and_nothing_happens(make_both: Make, possible_agents: Any) -> None:
     envs = begun(make_both, possible_agents)
-    with pytest.raises(error, match=text):
-        envs.step(actions)
-    with pytest.raises(error):
-        envs.send(actions)
+    for actions, text in NO_ACTIONS + (OF_ANOTHER_SHAPE if possible_agents else []):
+        for give in (envs.step, envs.send):
+            with pytest.raises((TypeError, ValueError), match=text):
+                give(actions)
+    with pytest.raises(TypeError, match="is not a dict"):
+        envs.step(None)  # type: ignore[arg-type]
     assert [row[0] for row in envs.call("state")] == [0, 0]
-    envs.step(noop(envs))
-
-
-@pytest.mark.parametrize(
-    ("actions", "text"),
-    [
-        ({"a": np.zeros(3), "b": [1]}, r"shape \(3,\) were given for 'a'"),  # and are not shared out
-        ({"a": ZEROS, "b": np.zeros((2, 1))}, r"'b' in 2 environments, whose actions have shape \(\)"),
-    ],
-    ids=["3 for 2 envs", "a column"],
-)
-def test_actions_of_another_shape_name_the_agent(make_serial: Make, actions: Any, text: str) -> None:
-    envs = begun(make_serial, ["a", "b"])
-    with pytest.raises(ValueError, match=text):
-        envs.step(actions)
     envs.step(noop(envs))
 
 
@@ -98,18 +86,6 @@ def test_actions_with_parts_name_the_agent_and_the_part(make_both: Make) -> None
         with pytest.raises((ValueError, TypeError), match=text):
             envs.step({"a": wrong, "b": ZEROS})
     envs.step({"a": right, "b": ZEROS})
-
-
-def test_after_its_end_the_manager_is_named(make_serial: Make) -> None:
-    envs = begun(make_serial, "all")
-    single, rows, actions = envs.single_env(0), envs.as_vector_env(), noop(envs)
-    envs.close()
-    asks: list[Any] = [envs.reset, lambda: envs.step(actions), envs.recv, lambda: envs.get_attr("agents"), envs.render]
-    for ask in (*asks, envs.stats, single.reset, rows.reset):
-        with pytest.raises(
-            ClosedError, match=r"^Trying to operate on `MultiAgentEnvManager` \(`\w+`\), after a call to"
-        ):
-            ask()
 
 
 def test_missing_actions_name_the_environments_where_the_agent_is_alive(make_serial: Make) -> None:
@@ -152,64 +128,267 @@ def test_timeouts_agents_and_environments_that_are_none_begin_nothing(make_both:
     envs.step(noop(envs), timeout=20)
 
 
-# ---- construction --------------------------------------------------------------------------------
+BY_NAME = {"env_fns": "mpe2.simple_spread_v3", "num_envs": 2}
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"env_fns": "mpe2.simple_spread_v3"}, "without num_envs. Say how many"),
+    ({**BY_NAME, "num_envs": 0}, "num_envs=0 is too small"),
+    ({**BY_NAME, "num_envs": 2.0}, "num_envs=2.0 is not a whole number"),
+    ({**BY_NAME, "env_kwargs": "N"}, "is not a dict of keyword"),
+    ({**BY_NAME, "env_fns": ""}, "'' is not the path of a module. Give one such as"),
+    ({**BY_NAME, "env_fns": ".spread"}, "'.spread' is not the path of a module"),
+    ({"env_fns": []}, "env_fns is empty"),
+    ({"env_fns": [3]}, r"env_fns\[0\]=3 is not callable. Give functions"),
+    ({"env_fns": [scripted()()]}, "Give functions that make environments, not environments"),
+    ({"env_fns": scripted()}, "is neither a sequence of callables nor the path"),
+    ({"num_envs": 1}, "num_envs and env_kwargs go with a module path"),
+    ({"env_kwargs": {}}, "num_envs and env_kwargs go with a module path"),
+    ({"num_worker": 1}, "num_worker=1 is no option of MultiAgentEnvManager"),
+    ({"turns": "both"}, "turns='both' is unknown. Choose 'simultaneous'"),
+    ({"turns": "sequental"}, r"turns='sequental' is unknown.*mean 'sequential'"),
+    ({"turns": None}, "turns=None is unknown"),
+    ({"backend": "fast"}, "backend='fast' is unknown"),
+    ({"task_setter": 3}, "task_setter=3 cannot be called"),
+]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({"env_fns": "mpe2.simple_spread_v3"}, ValueError, "without num_envs. Say how many"),
-        ({"env_fns": "mpe2.simple_spread_v3", "num_envs": 0}, ValueError, "num_envs=0 is too small"),
-        ({"env_fns": "mpe2.simple_spread_v3", "num_envs": 2.0}, TypeError, "num_envs=2.0 is not a whole number"),
-        ({"env_fns": "mpe2.simple_spread_v3", "num_envs": 2, "env_kwargs": "N"}, TypeError, "is not a dict of keyword"),
-        ({"env_fns": "", "num_envs": 2}, ValueError, "'' is not the path of a module. Give one such as"),
-        ({"env_fns": ".spread", "num_envs": 2}, ValueError, "'.spread' is not the path of a module"),
-        ({"env_fns": []}, ValueError, "env_fns is empty"),
-        ({"env_fns": [3]}, TypeError, r"env_fns\[0\]=3 is not callable. Give functions"),
-        ({"env_fns": [scripted()()]}, TypeError, "Give functions that make environments, not environments"),
-        ({"env_fns": scripted()}, TypeError, "is neither a sequence of callables nor the path"),
-        ({"env_fns": [scripted()], "num_envs": 1}, ValueError, "num_envs and env_kwargs go with a module path"),
-        ({"env_fns": [scripted()], "env_kwargs": {}}, ValueError, "num_envs and env_kwargs go with a module path"),
-        ({"env_fns": [scripted()], "num_worker": 1}, TypeError, "num_worker=1 is no option of MultiAgentEnvManager"),
-        ({"env_fns": [scripted()], "observation_mode": "same"}, TypeError, "observation_mode='same' is no option"),
-        ({"env_fns": [scripted()], "turns": "both"}, ValueError, "turns='both' is unknown. Choose 'simultaneous'"),
-        (
-            {"env_fns": [scripted()], "turns": "sequental"},
-            ValueError,
-            r"turns='sequental' is unknown.*mean 'sequential'",
-        ),
-        ({"env_fns": 3, "num_envs": 2}, TypeError, "env_fns=3 is neither a sequence of callables nor the path"),
-        ({"env_fns": [scripted()], "turns": None}, ValueError, "turns=None is unknown"),
-        ({"env_fns": [scripted()], "backend": "fast"}, ValueError, "backend='fast' is unknown"),
-        ({"env_fns": [scripted()], "task_setter": 3}, TypeError, "task_setter=3 cannot be called"),
-    ],
-    ids=range(20),
-)
-def test_arguments_that_cannot_be(arguments: dict[str, Any], error: Any, text: str) -> None:
-    with pytest.raises(error, match=text):
-        MultiAgentEnvManager(**{"backend": "serial", **arguments})
+def test_arguments_that_cannot_be() -> None:
+    for arguments, text in BAD:
+        with pytest.raises((TypeError, ValueError), match=text):
+            MultiAgentEnvManager(**{"backend": "serial", "env_fns": [scripted()], **arguments})
 
 
-@pytest.mark.parametrize(
-    ("path", "settings", "text"),
-    [
-        ("no_such_package.no_such_env", {}, "Env 0 raised ModuleNotFoundError .* No module named 'no_such_package'"),
-        ("mpe2.no_such_env_v0", {}, r"ModuleNotFoundError .*no_such_env_v0.*'mpe2' has .*simple_spread_v3, "),
-        ("mpe2.simple_spred_v3", {}, r"No module named 'mpe2.simple_spred_v3' .* mean 'mpe2.simple_spread_v3'\?"),
-        ("mpe2.simple_spread_v2", {}, r"Did you mean 'mpe2.simple_spread_v3'\?"),
-        ("mpe2/simple_spread_v2", {}, r"Did you mean 'mpe2/simple_spread-v3'\?"),
-        ("mpe3.simple_spread_v3", {}, r"No module named 'mpe3' .* Did you mean 'mpe2.simple_spread_v3'\?"),
-        ("simple_spread_v3", {}, r"Did you mean 'mpe2.simple_spread_v3'\?"),
-        ("CartPole-v1", {}, "is the id of a Gymnasium environment: give that to ParallelEnvManager"),
-        ("json", {}, "'json' has neither parallel_env nor env: it is no PettingZoo module"),
-        ("mpe2.simple_spread_v3", {"env_kwargs": {"size": 3}}, "Env 0 raised TypeError .* argument 'size'"),
-        ("Foraging-8x8-2p-2f-v3", {}, "the id of a Gymnasium env.* its agents are in tuples, so give"),
-        ("lbforaging:Foraging-8x8-2p-2f-v3", {}, "its agents are in tuples"),
-        ("Nowhere-v0", {}, "looks like the id of a Gymnasium environment: give that to ParallelEnvManager"),
-        ("package.module:factory", {}, r"Give the factory itself: MultiAgentEnvManager\(\[factory\]"),
-    ],
-)
-def test_names_that_lead_nowhere(make_both: Make, path: str, settings: dict[str, Any], text: str) -> None:
+NOWHERE = [
+    ("no_such_package.no_such_env", {}, "Env 0 raised ModuleNotFoundError .* No module named 'no_such_package'"),
+    ("mpe2.no_such_env_v0", {}, r"ModuleNotFoundError .*no_such_env_v0.*'mpe2' has .*simple_spread_v3, "),
+    ("mpe2.simple_spred_v3", {}, r"No module named 'mpe2.simple_spred_v3' .* mean 'mpe2.simple_spread_v3'\?"),
+    ("mpe2.simple_spread_v2", {}, r"Did you mean 'mpe2.simple_spread_v3'\?"),
+    ("mpe2/simple_spread_v2", {}, r"Did you mean 'mpe2/simple_spread-v3'\?"),
+    ("mpe3.simple_spread_v3", {}, r"No module named 'mpe3' .* Did you mean 'mpe2.simple_spread_v3'\?"),
+    ("simple_spread_v3", {}, r"Did you mean 'mpe2.simple_spread_v3'\?"),
+    ("json", {}, "'json' has neither parallel_env nor env: it is no PettingZoo module"),
+    ("mpe2.simple_spread_v3", {"env_kwargs": {"size": 3}}, "Env 0 raised TypeError .* argument 'size'"),
+    ("Foraging-8x8-2p-2f-v3", {}, "the id of a Gymnasium env.* its agents are in tuples, so give"),
+    ("lbforaging:Foraging-8x8-2p-2f-v3", {}, "its agents are in tuples"),
+    ("Nowhere-v0", {}, "looks like the id of a Gymnasium environment: give that to ParallelEnvManager"),
+    ("package.module:factory", {}, r"Give the factory itself: MultiAgentEnvManager\(\[factory\]"),
+]
+
+
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize("backend", ["serial", "process"])
+@pytest.mark.parametrize(("path", "settings", "text"), NOWHERE)
+def test_names_that_lead_nowhere(backend: str, path: str, settings: dict[str, Any], text: str) -> None:
     pytest.importorskip("mpe2")
     with pytest.raises(EnvError, match=text):
-        make_both(path, num_envs=2, **settings)
+        MultiAgentEnvManager(path, num_envs=2, backend=backend, **settings)  # type: ignore[arg-type]
+
+
+def swaps_agents(env: UnrulyEnv, results: Results) -> None:
+    env.agents.remove("b")
+    env.agents.append("c")
+
+
+def answers_for_a_dead_agent(env: UnrulyEnv, results: Results) -> None:
+    env.agents.remove("b")
+    results[0].pop("b")
+    results[2]["b"] = True
+    env.change, env.elapsed = lambda env, results: results[0].update(b=results[0]["a"]), 1
+
+
+def ends_all(env: UnrulyEnv, results: Results) -> None:
+    env.agents.clear()
+    results[0] = {"a": results[0]["a"]}
+    results[2]["a"] = True
+
+
+def set_b(place: int, value: Any) -> Any:
+    return lambda env, results: results[place].update(b=value)
+
+
+def shows_nothing(env: UnrulyEnv, results: Results) -> None:
+    del results[0]["b"]
+
+
+def shows_a_stranger(env: UnrulyEnv, results: Results) -> None:
+    results[0]["stranger"] = results[0]["a"]
+
+
+KNOWN = ("a", "b", "c")
+NO_B = "In {} the environment returned no observation for 'b', which is among its agents"
+STRANGER = r"observation for 'stranger', which is not among its possible_agents \['a', 'b', 'c'\]"
+AT_A_STEP: list[tuple[Any, str]] = [
+    (lambda env, results: results[2].update(a=True), "In step 2 the environment ended 'a' and kept it in its agents"),
+    (shows_nothing, NO_B.format("step 2")),
+    (set_b(0, np.zeros(4, np.float32)), r"observation of shape \(4,\) for 'b', but its observation space says \(3,\)"),
+    (set_b(0, np.float32(1.0)), r"observation of shape \(\) for 'b', but its observation space says \(3,\)"),
+    (set_b(1, "much"), "returned the reward 'much' of type str"),
+    (set_b(1, None), "returned the reward None of type NoneType"),
+    (set_b(1, np.zeros(2)), "A reward is a single number"),
+]
+CASES = [(*case, agents) for case in AT_A_STEP for agents in (KNOWN, None)]
+CASES += [(shows_a_stranger, STRANGER, KNOWN), (swaps_agents, NO_B.format("step 2").replace("'b'", "'c'"), KNOWN)]
+CASES += [(shows_a_stranger, STRANGER, KNOWN), (swaps_agents, NO_B.format("step 2").replace("'b'", "'c'"), KNOWN)]
+
+
+@pytest.mark.parametrize(("change", "text", "possible_agents"), CASES, ids=range(len(CASES)))
+@pytest.mark.slow(sample=True)
+def test_what_a_step_must_not_return(make_both: Make, change: Any, text: str, possible_agents: Any) -> None:
+    unruly = partial(UnrulyEnv, change, possible_agents=possible_agents)
+    envs = make_both([scripted(together(9), possible_agents=possible_agents), unruly])
+    envs.reset(seed=0)
+    envs.step(noop(envs))
+    with pytest.raises(EnvError, match=rf"^Env 1 raised \w+ during step 2: .*{text}"):
+        envs.step(noop(envs))
+    observations, _ = envs.reset(seed=0)  # it goes on
+    assert observations["a"].shape == (2, 3)
+    envs.step(noop(envs))
+
+
+def test_an_agent_that_has_ended_is_not_spoken_of(make_serial: Make) -> None:
+    for possible_agents in ("all", None):
+        envs = make_serial([partial(UnrulyEnv, answers_for_a_dead_agent, possible_agents=possible_agents)])
+        begin_and_step(envs)
+        assert envs.step(noop(envs))[2]["b"].tolist() == [True]
+        with pytest.raises(EnvError, match=r"observation for 'b', which was not alive before it and\s+is not after it"):
+            envs.step(noop(envs))
+
+
+def test_an_agent_that_ends_unseen_has_its_reward_and_info(make_both: Make) -> None:
+    envs = make_both([partial(UnrulyEnv, answers_for_a_dead_agent)])
+    begin_and_step(envs)
+    _, rewards, *_ = envs.step(noop(envs))
+    envs.set_attr("change", [ends_all])
+    told = envs.step(noop(envs))[4]["b"]
+    assert told["final_reward"].tolist() == rewards["b"].tolist()
+    assert (told["_final_reward"].tolist(), told["_final_obs"].tolist()) == ([True], [False])
+
+
+def test_what_a_reset_must_not_do(make_both: Make) -> None:
+    for change, text in (
+        (shows_nothing, "In reset the environment returned no observation for 'b'"),
+        (shows_a_stranger, "The environment returned an observation for 'stranger', which is not among its possible"),
+    ):
+        envs = make_both([scripted(together(9)), partial(UnrulyEnv, change, at_reset=True)])
+        envs.reset(seed=0)
+        with pytest.raises(EnvError, match=f"^Env 1 raised ValueError during reset: {text}"):
+            envs.reset()
+
+
+def test_open_environments_may_change_their_spaces(make_both: Make) -> None:
+    def grow(env: UnrulyEnv, results: Any) -> None:
+        env.sources["b"].observation_space = Box(0.0, 1.0, (7,))
+        results[0]["b"] = np.ones(7, np.float32)
+
+    envs = make_both([partial(UnrulyEnv, grow, at_reset=True, possible_agents=None)] * 2)
+    envs.reset(seed=0)
+    assert [one.shape for one in envs.reset()[0]["b"]] == [(7,), (7,)]
+
+
+class OddlyReturning(ScriptedAgentsEnv):
+    def __init__(self, at: str, change: Any, **settings: Any) -> None:
+        super().__init__(together(9), **settings)
+        self.at, self.change = at, change
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        results = super().reset(seed, options)
+        return self.change(results) if self.at == "reset" else results
+
+    def step(self, actions: Any) -> Any:
+        results = super().step(actions)
+        return self.change(results) if self.at == "step" else results
+
+
+PARTS = {"observation_spaces": {"a": Dict({"seen": Box(0.0, 1.0, (2,)), "mask": Discrete(2)})}}
+ODD: list[tuple[str, Any, str]] = [
+    ("reset", lambda told: told[0], r"TypeError during reset: In reset .* returned one dict: .* returns 2 dicts by ag"),
+    ("reset", lambda told: (told[0], None), "TypeError during reset: .* returned None as its infos. Return a dict by"),
+    ("reset", lambda told: (*told, 1), "TypeError during reset: In reset the environment returned 3 values"),
+    ("step", lambda told: told[:4], "TypeError during step 1: .* returned 4 values.* returns 5 dicts by agent here"),
+    ("step", lambda told: (*told[:4], None), "TypeError during step 1: In step 1 .* returned None as its infos"),
+    ("step", lambda told: (*told[:4], {"a": {}, "b": "word"}), "TypeError .* returned 'word' as the info of 'b'. Ret"),
+    ("step", lambda told: (told[0], 1.0, *told[2:]), "TypeError during step 1: .* returned 1.0 as its rewards"),
+    (
+        "reset",
+        lambda told: ({**told[0], "a": {"seen": told[0]["a"]["seen"]}}, told[1]),
+        r".*without \['mask'\] for 'a'",
+    ),
+]
+
+
+@of_both_kinds
+def test_what_are_not_so_many_dicts_or_lacks_a_part_or_is_no_number(make_serial: Make, possible_agents: Any) -> None:
+    no_numbers = "step", lambda told: (told[0] | {"b": ["x"] * 3}, *told[1:]), ".*for 'b' that is no float32: "
+    for at, change, text in ODD + ([no_numbers] if possible_agents else []):
+        how: dict[str, Any] = PARTS if "mask" in text else {}
+        envs = make_serial([partial(OddlyReturning, at, change, possible_agents=possible_agents, **how)])
+        with pytest.raises(EnvError, match=rf"^Env 0 raised {text}"):
+            begin_and_step(envs)
+
+
+def begin_and_step(envs: MultiAgentEnvManager) -> None:
+    envs.reset(seed=0)
+    envs.step(noop(envs))
+
+
+@of_both_kinds
+def test_an_agent_may_have_no_info(make_both: Make, possible_agents: Any) -> None:
+    says_nothing = partial(OddlyReturning, "step", lambda told: (*told[:4], {"a": None, "all": 3}))
+    envs = make_both([partial(says_nothing, possible_agents=possible_agents)])
+    envs.reset(seed=0)
+    *_, infos = envs.step(noop(envs))
+    assert infos == {"a": {}, "b": {}}
+    assert infos.common["all"].tolist() == [3]
+
+
+FACTORIES: list[tuple[Any, str]] = [
+    (lambda: None, "The factory returned None, which is not a PettingZoo environment"),
+    (gymnasium.Env, "The factory returned .*Env.*, which is not a PettingZoo environment"),
+    (scripted(possible_agents=[]), "has an empty list possible_agents"),
+    (scripted(possible_agents=["a", "a"]), "name an agent twice"),
+    (lambda: 1 // 0, "modulo by zero"),
+]
+
+
+def test_what_a_factory_must_not_return(make_both: Make) -> None:
+    for factory, text in FACTORIES:
+        with pytest.raises(EnvError, match=rf"^Env 1 raised \w+ during its construction: (?s:.*){text}"):
+            make_both([scripted(), factory])
+
+
+def test_environments_that_differ(make_both: Make) -> None:
+    for other, text in (
+        (scripted(together(2, "a", "b", "d")), ""),
+        (scripted(observation_spaces={"b": Discrete(2)}), ""),
+        (
+            scripted(action_spaces={"b": Discrete(2)}),
+            r"'b': Box\(.*\) to Discrete\(2\).*env 0 .*'b': Box.* to Discrete\(3",
+        ),
+        (scripted(possible_agents=None), ""),
+    ):
+        with pytest.raises(RuntimeError, match=r"^Env 1 has the observation space .*, env 0 has \{'a': Box") as raised:
+            make_both([scripted(), other])
+        assert raised.match(text)
+        assert "observation_mode" not in str(raised.value)
+        assert "must have the same agents with equal spaces: open one manager for each kind" in str(raised.value)
+
+
+def the_same(env: Any) -> Any:
+    return env
+
+
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize(
+    ("convert", "wrap", "turns"),
+    [
+        (the_same, the_same, "simultaneous"),
+        (parallel_to_aec, the_same, "sequential"),
+        (the_same, BaseParallelWrapper, "simultaneous"),
+    ],
+    ids=["parallel", "aec", "wrappers"],
+)
+def test_factories_that_return_one_env(make_both: Make, convert: Any, wrap: Any, turns: str) -> None:
+    """As PettingZoo's tutorial for AgileRL writes it."""
+    env = convert(ScriptedAgentsEnv(EARLY_AND_LATE))
+    with pytest.raises(EnvError, match=r"The factories of envs \d and \d returned the same object, or wrappers aro"):
+        make_both([lambda: wrap(env) for _ in range(4)], num_workers=2, turns=turns)
+    make_both([lambda: wrap(convert(ScriptedAgentsEnv(EARLY_AND_LATE))) for _ in range(4)], num_workers=2, turns=turns)

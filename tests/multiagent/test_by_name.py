@@ -121,7 +121,6 @@ def register(env_id: str, entry_point: Any, kind: str = "parallel", **settings: 
 
 @pytest.fixture
 def registry() -> Iterator[Callable[..., None]]:
-    """`register`; what a test registers is gone after it."""
     entries = [one.entries for key, one in env_ids.registries(load=True).items() if key != "gymnasium"]
     before = [dict(one) for one in entries]
     yield register
@@ -130,22 +129,23 @@ def registry() -> Iterator[Callable[..., None]]:
         one.update(known)
 
 
-def steps_of(envs: MultiAgentEnvManager, count: int = 6) -> list[Any]:
+def steps_of(envs: MultiAgentEnvManager) -> list[Any]:
     seen: list[Any] = [envs.reset(seed=3)]
     actions = {agent: envs.action_space(agent) for agent in envs.possible_agents}
     for space in actions.values():
         space.seed(5)
-    return seen + [envs.step({agent: space.sample() for agent, space in actions.items()}) for _ in range(count)]
+    return seen + [envs.step({agent: space.sample() for agent, space in actions.items()}) for _ in range(6)]
 
 
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize(
-    "name",
-    ["mpe2/simple_spread-v3", "mpe2/simple_spread", "mpe2/simple_spread_v3", "pettingzoo.mpe.simple_spread_v3"],
-)
-def test_an_id_of_a_package_that_registers_nothing_or_a_moved_path_means_its_module(make: Make, name: str) -> None:
+PATHS = ["mpe2/simple_spread-v3", "mpe2/simple_spread", "mpe2/simple_spread_v3", "pettingzoo.mpe.simple_spread_v3"]
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_an_id_of_a_package_that_registers_nothing_or_a_moved_path_means_its_module(
+    make_serial: Make, name: str
+) -> None:
     pytest.importorskip("mpe2")
-    by_id, by_path = (make(one, num_envs=2, env_kwargs={"N": 2}) for one in (name, "mpe2.simple_spread_v3"))
+    by_id, by_path = (make_serial(one, num_envs=2, env_kwargs={"N": 2}) for one in (name, "mpe2.simple_spread_v3"))
     assert by_id.possible_agents == ("agent_0", "agent_1")
     assert_same_batch(steps_of(by_id), steps_of(by_path))
 
@@ -181,7 +181,6 @@ def test_a_registration_that_cannot_travel_says_so(make_process: Make, registry:
 def test_a_module_before_an_id_is_imported_first(make_process: Make) -> None:
     name = "tests.multiagent.registering:tests/registered-v1"
     assert make_process(name, num_envs=1, context="spawn").possible_agents == ("a", "b")
-    assert make_process([env_factory(name)], context="spawn").possible_agents == ("a", "b")
 
 
 @has_registry
@@ -209,25 +208,36 @@ def test_without_a_registry_ids_mean_modules(make_serial: Make, monkeypatch: pyt
         make_serial("sisl/pursuit-v4", num_envs=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("sisl/pursiut-v5", "sisl/pursuit-v5"),
-        ("sisl/pursuit-v4", "sisl/pursuit-v5"),
-        ("mpe2/simple_sprad-v3", "mpe2/simple_spread-v3"),
-        ("simple_spread-v3", "mpe2/simple_spread-v3"),
-        ("CartPol-v1", "CartPole-v1"),
-        ("CartPol-v0", "CartPole-v0"),
-    ],
-)
-def test_a_wrong_id_is_answered_with_the_nearest_of_either_library(make_serial: Make, name: str, meant: str) -> None:
+NEAREST = {
+    "sisl/pursiut-v5": "sisl/pursuit-v5",
+    "sisl/pursuit-v4": "sisl/pursuit-v5",
+    "mpe2/simple_sprad-v3": "mpe2/simple_spread-v3",
+    "simple_spread-v3": "mpe2/simple_spread-v3",
+    "CartPol-v1": "CartPole-v1",
+    "CartPol-v0": "CartPole-v0",
+}
+
+
+@pytest.mark.parametrize("name", NEAREST)
+def test_a_wrong_id_is_answered_with_the_nearest_of_either_library(make_serial: Make, name: str) -> None:
     pytest.importorskip("mpe2")
+    meant = NEAREST[name]
     with pytest.raises(EnvError, match=rf"has the id '{name}'\. Did you mean '{meant}'\?"):
         make_serial(name, num_envs=1)
     with pytest.raises(ValueError, match=rf"'{name}' is unknown\. Did you mean '{meant}'\?"):
         env_factory(name)
     with pytest.raises(gymnasium.error.NameNotFound, match=f"Did you mean.*{meant.partition('-v')[0]}"):
         ParallelEnvManager(name, num_envs=1, backend="serial")
+
+
+def test_a_factory_is_refused_a_name_that_means_nothing() -> None:
+    pytest.importorskip("mpe2")
+    for name in ("CartPol-v1", "no_such_package.env", "words", ""):
+        with pytest.raises(ValueError, match="Give the path of a PettingZoo module"):
+            env_factory(name)
+    for name in ("mpe2.simple_sprad_v3", "mpe2.simple_spread_v2", "mpe3.simple_spread_v3"):
+        with pytest.raises(ValueError, match=rf"{name}.* Did you mean 'mpe2.simple_spread_v3'\?$"):
+            env_factory(name)
 
 
 def test_gymnasiums_replaced_environments_are_the_callers_in_workers() -> None:
@@ -251,16 +261,23 @@ def test_evaluations_play_what_the_caller_has_registered(registry: Callable[...,
 
 
 @has_registry
-def test_learners_advise_the_name_that_was_given() -> None:
-    pytest.importorskip("torch")
-    learners = importlib.import_module("parallel_envs.learners")
-    with pytest.raises(TypeError, match=r"MultiAgentEnvManager\(\[env_factory\('sisl/pursuit-v5'\)\] \* 8\)"):
-        learners.IndependentLearners("sisl/pursuit-v5", learners.PPOConfig())
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_workers_know_what_this_process_has_registered_or_replaced(
+    make_process: Make, registry: Callable[..., None], context: str
+) -> None:
+    registry(OURS, local_copy())
+    registry("sisl/pursuit-v5", local_copy())
+    settings: dict[str, Any] = {"num_workers": 1, "context": context}
+    made = [
+        partial(pettingzoo.make, "parallel", OURS),
+        env_factory("sisl/pursuit-v5"),
+        env_factory(OURS, {"length": 2}),
+    ]
+    assert make_process(made, **settings).possible_agents == ("a", "b")
+    assert make_process("sisl/pursuit-v5", num_envs=1, **settings).possible_agents == ("a", "b")
 
 
 class LevelEnv(gymnasium.Env[Any, Any]):
-    """Plays the level that its reset's options name."""
-
     observation_space = action_space = gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -269,8 +286,6 @@ class LevelEnv(gymnasium.Env[Any, Any]):
 
 
 class GoalEnv(LevelEnv):
-    """The same with a setter."""
-
     def set_task(self, task: int) -> None:
         self.level = task
 
@@ -280,79 +295,29 @@ class Offspring(GoalEnv):
 
 
 class OldEnv(LevelEnv):
-    """Takes no options."""
-
     def reset(self, *, seed: int | None = None) -> Any:  # type: ignore[override]  # as environments once were
         return 0, {}
 
 
-@pytest.mark.parametrize("kind", [GoalEnv, Offspring])
-def test_a_method_is_named_with_the_layer_that_has_it(kind: type[GoalEnv]) -> None:
-    found = inspect_env(gymnasium.wrappers.TimeLimit(kind(), 5))
-    assert (found.way, found.method) == (TaskWay.SET_TASK, "set_task(task: 'int') -> 'None'")
-    assert found.owner == f"{__name__}.{kind.__name__}"
-    assert [layer.rpartition(".")[2] for layer in found.layers] == ["TimeLimit", kind.__name__]
-
-
-def test_a_sample_is_drawn_where_the_env_can() -> None:
-    found = EnvInspector().look(env_factory("parallel_envs.testing.families:GridNaviEnv", {}))
-    assert found.sample is not None
-    assert found.others == ("get_task", "sample_tasks")
-
-
-def test_wrappers_of_pettingzoo_are_layers() -> None:
-    env = pytest.importorskip("mpe2.simple_spread_v3").parallel_env()
-    found = inspect_env(env)
-    env.close()
+def test_how_an_env_takes_tasks_and_what_it_is_made_of_is_found() -> None:
+    for kind in (GoalEnv, Offspring):
+        found = inspect_env(gymnasium.wrappers.TimeLimit(kind(), 5))
+        assert (found.way, found.method) == (TaskWay.SET_TASK, "set_task(task: 'int') -> 'None'")
+        assert found.owner == f"{__name__}.{kind.__name__}"
+        assert [layer.rpartition(".")[2] for layer in found.layers] == ["TimeLimit", kind.__name__]
+    for made, way, looks in (
+        (LevelEnv(), TaskWay.OPTIONS, True),
+        (gymnasium.make("CartPole-v1"), TaskWay.OPTIONS, False),  # does not look at them
+        (OldEnv(), None, None),
+    ):
+        found = inspect_env(made)
+        assert (found.way, found.looks, found.method) == (way, looks, None)
+    seen = EnvInspector().look(env_factory("parallel_envs.testing.families:GridNaviEnv", {}))
+    assert seen.sample is not None
+    assert seen.others == ("get_task", "sample_tasks")
+    spread = pytest.importorskip("mpe2.simple_spread_v3").parallel_env()
+    found = inspect_env(spread)
+    spread.close()
     assert not found.is_gymnasium
     assert found.layers[0].endswith("aec_to_parallel_wrapper")
     assert found.layers[-1] == "mpe2.simple_spread.simple_spread.raw_env"
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        *(
-            (name, "Give the path of a PettingZoo module")
-            for name in ("CartPol-v1", "no_such_package.env", "words", "")
-        ),
-        ("mpe2.simple_sprad_v3", r"mpe2.simple_sprad_v3.* Did you mean 'mpe2.simple_spread_v3'\?$"),
-        ("mpe2.simple_spread_v2", r"mpe2.simple_spread_v2.* Did you mean 'mpe2.simple_spread_v3'\?$"),
-        ("mpe3.simple_spread_v3", r"mpe3.simple_spread_v3.* Did you mean 'mpe2.simple_spread_v3'\?$"),
-    ],
-)
-def test_names_that_mean_nothing_are_refused_with_the_nearest(name: str, words: str) -> None:
-    pytest.importorskip("mpe2")
-    with pytest.raises(ValueError, match=words):
-        env_factory(name)
-
-
-@has_registry
-@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
-def test_workers_know_what_this_process_has_registered_or_replaced(
-    make_process: Make, registry: Callable[..., None], context: str
-) -> None:
-    registry(OURS, local_copy())
-    registry("sisl/pursuit-v5", local_copy())
-    settings: dict[str, Any] = {"num_workers": 1, "context": context}
-    for given in (
-        {"env_fns": OURS, "num_envs": 2, "env_kwargs": {"length": 2}},
-        {"env_fns": [partial(pettingzoo.make, "parallel", OURS)] * 2},
-        {"env_fns": "sisl/pursuit-v5", "num_envs": 1},
-        {"env_fns": [env_factory("sisl/pursuit-v5")]},
-    ):
-        assert make_process(**given, **settings).possible_agents == ("a", "b")
-
-
-@pytest.mark.parametrize(
-    ("make_env", "way", "looks"),
-    [
-        (LevelEnv, TaskWay.OPTIONS, True),
-        (partial(gymnasium.make, "CartPole-v1"), TaskWay.OPTIONS, False),
-        (OldEnv, None, None),
-    ],
-    ids=["looks at its options", "does not look", "takes none"],
-)
-def test_it_is_found_whether_an_env_looks_at_its_options(make_env: Any, way: Any, looks: Any) -> None:
-    found = inspect_env(make_env())
-    assert (found.way, found.looks, found.method) == (way, looks, None)

@@ -40,8 +40,6 @@ class Drawing:
 
 
 class Exploring(Drawing):
-    """Explores less in each episode."""
-
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
         self.epsilon = 1.0
@@ -56,8 +54,6 @@ class Exploring(Drawing):
 
 
 class Telling(AgentPolicy):
-    """Says itself what it remembers."""
-
     def __init__(self, seed: int = 0) -> None:
         self._seen = seed
 
@@ -73,8 +69,6 @@ class Telling(AgentPolicy):
 
 
 class Slotted:
-    """Has neither `reset` nor `get_state` nor a `__dict__`."""
-
     __slots__ = ("count",)
 
     def __init__(self, seed: int = 0) -> None:
@@ -92,16 +86,12 @@ class Boxed(Drawing):
 
 
 class Composed(Drawing):
-    """Observes and acts in dicts and tuples, ."""
-
     def step(self, observation: Any) -> Any:
         number = super().step(observation)
         return {"move": np.array([number, 1.0], np.float32), "say": (number % 7, np.int8(number % 5))}
 
 
 class Batched:
-    """Acts for many rows in one call, and notes how many there were in each."""
-
     def __init__(self, seed: int = 0) -> None:
         self.generator = np.random.default_rng(seed)
         self.calls: list[int] = []
@@ -122,8 +112,6 @@ class Batched:
 
 
 class ByRow:
-    """Acts for many rows in one call, and remembers by row."""
-
     def __init__(self, seed: int = 0) -> None:
         self.seen = np.full(16, seed, np.int64)
 
@@ -139,8 +127,6 @@ class ByRow:
 
 
 class Sharing:
-    """Appends to a list, and draws from a generator, that others may hold too."""
-
     def __init__(self, name: str, notes: list[str], generator: np.random.Generator) -> None:
         self.name, self.notes, self.generator = name, notes, generator
 
@@ -150,8 +136,6 @@ class Sharing:
 
 
 class Constant:
-    """Says always the same."""
-
     def __init__(self, action: Any = 0) -> None:
         self.action = action
 
@@ -176,8 +160,6 @@ class Doing:
 
 
 class Waiting:
-    """Waits at a gate for as long as its observation is not zero; counts."""
-
     def __init__(self, gate: Path) -> None:
         self.gate, self.count, self.resets = gate, 0, 0
 
@@ -204,20 +186,6 @@ class Meeting:
         return "met"
 
 
-class PickleCounting:
-    """Knows how often it has been pickled."""
-
-    def __init__(self) -> None:
-        self.pickles = 0
-
-    def __getstate__(self) -> Any:
-        self.pickles += 1
-        return vars(self).copy()
-
-    def step(self, observation: Any) -> Any:
-        return self.pickles
-
-
 class Loaded:
     """Has weights, which can be loaded: all or none."""
 
@@ -232,8 +200,6 @@ class Loaded:
 
 
 class Held:
-    """Holds something that cannot be pickled, nor copied."""
-
     def __init__(self, notes: list[Any] | None = None) -> None:
         self.lock, self.count, self.notes = threading.Lock(), 0, notes
 
@@ -243,16 +209,7 @@ class Held:
             return self.count
 
 
-class Spec:
-    """Makes an unpicklable policy where it is to live."""
-
-    def make(self) -> Held:
-        return Held()
-
-
 class OneByOne(MultiAgentPolicy):
-    """Makes a policy for each agent that comes."""
-
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self.make = make
 
@@ -286,7 +243,6 @@ def mixed() -> dict[str, Any]:
 
 
 def observed(agent: str, seed: int, rows: int | None) -> Any:
-    """An observation, or a batch: an array for most, a dict or a tuple for some."""
     generator = np.random.default_rng([seed, ord(agent)])
     shape = () if rows is None else (rows,)
     array = generator.standard_normal((*shape, 3)).astype(np.float32)
@@ -328,7 +284,6 @@ def ended(_: Any = None) -> Any:
 
 
 def told(what: Any, log: Path) -> Any:
-    """Write a line."""
     with log.open("a") as file:
         print(what, file=file)
 

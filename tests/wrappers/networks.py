@@ -22,8 +22,6 @@ def mlp(seed: int, hidden: int = 16, num_in: int = 6, num_out: int = 4) -> nn.Mo
 
 
 class Recurrent(nn.Module):
-    """A GRU cell and a head."""
-
     def __init__(self, seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
@@ -45,8 +43,6 @@ class Misshapen(Recurrent):
 
 
 class Forgetful(Recurrent):
-    """Returns no state, or one of another shape."""
-
     def __init__(self, seed: int, state: Any) -> None:
         super().__init__(seed)
         self.state = state
@@ -56,8 +52,6 @@ class Forgetful(Recurrent):
 
 
 class Scaled(nn.Module):
-    """Its outputs depend on a plain attribute."""
-
     def __init__(self, seed: int, scale: float) -> None:
         super().__init__()
         self.layers, self.scale = mlp(seed), scale
@@ -78,8 +72,6 @@ class Mlp(nn.Module):
 
 
 class Noisy(nn.Linear):
-    """A linear layer that does more than one."""
-
     def forward(self, features: Any) -> Any:
         return super().forward(features) * 3 + 1
 
@@ -96,8 +88,6 @@ class Reading(nn.Module):
 
 
 class WithStd(nn.Module):
-    """A mean and a logarithmic standard deviation."""
-
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.layers = mlp(seed, num_out=2)
@@ -108,8 +98,6 @@ class WithStd(nn.Module):
 
 
 class Slow(nn.Module):
-    """Takes its time."""
-
     def forward(self, features: Any) -> Any:
         time.sleep(0.03)
         return features
@@ -123,7 +111,6 @@ def discrete(seed: int, **more: Any) -> TorchPolicy:
 
 
 def several(agents: str = "abc", **more: Any) -> dict[str, Any]:
-    """A discrete policy for each agent."""
     return {agent: discrete(seed, **more) for seed, agent in enumerate(agents)}
 
 
@@ -156,5 +143,4 @@ def observed(agent: str, seed: int, rows: int | None = None) -> Any:
 
 
 def plain(agents: Any, seed: int) -> dict[str, Any]:
-    """An observation of six numbers for each agent."""
     return {agent: np.random.default_rng([seed, ord(agent)]).standard_normal(6) for agent in agents}

@@ -164,8 +164,6 @@ def test_what_is_wrong_with_an_action_is_shown(seat: Seat, wrap: Wrap) -> None:
 
 
 class Returning(Batched):
-    """Returns one thing for all rows."""
-
     def __init__(self, returned: Any) -> None:
         super().__init__()
         self.returned = returned

@@ -1,19 +1,26 @@
-"""A policy that fails is named, and the others have answered; what died can begin anew."""
+"""Policies that fail, die or are late: they are named, the others have answered, and what died can begin anew."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from parallel_envs.choices import Strategy
 from parallel_envs.errors import PolicyError, RemoteTraceback
-from parallel_envs.wrappers import PerAgentProcessWrapper, PolicyPool, Rules
+from parallel_envs.wrappers import PerAgentProcessWrapper, PolicyPool, Rules, WrappedMultiAgentPolicy, process
 from tests.engine.asking import ends_within
 from tests.gates import Gate
 from tests.wrappers.agents import (
@@ -29,7 +36,7 @@ from tests.wrappers.agents import (
     raising,
     unpicklable,
 )
-from tests.wrappers.conftest import Wrap
+from tests.wrappers.conftest import Seat, Wrap
 
 SEEN = np.zeros(2)
 SEEN_BY = dict.fromkeys("abcd", SEEN)
@@ -38,7 +45,6 @@ RAISED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
     "exception": (raising, ZeroDivisionError, "The policy of 'b' raised ZeroDivisionError: by nothing"),
     "exit": (exiting, PolicyError, "The policy of 'b' raised SystemExit: 3"),
 }
-
 raised = pytest.mark.parametrize("how", RAISED)
 
 
@@ -50,9 +56,6 @@ def said(agents: str) -> dict[str, str]:
     return {agent: agent for agent in agents}
 
 
-# ---- errors --------------------------------------------------------------------------------------
-
-
 @raised
 def test_an_error_names_the_agent_and_holds_the_actions_of_the_others(wrap: Wrap, strategy: str, how: str) -> None:
     function, kind, text = RAISED[how]
@@ -60,8 +63,9 @@ def test_an_error_names_the_agent_and_holds_the_actions_of_the_others(wrap: Wrap
     for _ in range(3):
         with pytest.raises(kind) as caught:
             policy.step(SEEN_BY)
-        assert isinstance(caught.value, PolicyError)
-        assert (str(caught.value), caught.value.agents, caught.value.actions) == (text, ("b",), said("acd"))
+        for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+            assert isinstance(error, PolicyError)
+            assert (str(error), error.agents, error.actions) == (text, ("b",), said("acd"))
     if strategy == "process":  # the traceback of the policy is shown as the cause
         assert isinstance(caught.value.__cause__, RemoteTraceback)
         assert "agents.py" in str(caught.value.__cause__)
@@ -69,6 +73,9 @@ def test_an_error_names_the_agent_and_holds_the_actions_of_the_others(wrap: Wrap
         assert type(caught.value.__cause__) is (ZeroDivisionError if how == "exception" else SystemExit)
     assert policy.step({"a": SEEN}) == {"a": "a"}
     assert (policy.tallies["b"].failed, policy.tallies["b"].turns, policy.tallies["b"].defaults) == (3, 3, 0)
+    policy = wrap(four(b=Doing(function)), strategy, rules=DEFAULTS)  # a default action may stand in for an error
+    assert policy.step(SEEN_BY) == {**said("acd"), "b": 0}
+    assert (policy.tallies["b"].failed, policy.tallies["b"].defaults) == (1, 1)
 
 
 def test_errors_of_several_agents_are_told_together(wrap: Wrap, strategy: str) -> None:
@@ -94,20 +101,6 @@ def test_an_error_elsewhere_names_the_agent_and_the_others_have_been_asked(
     assert (str(caught.value), caught.value.agents) == (text, ("b",))
     counts = [policy.step({agent: SEEN})[agent] // 1000 for agent in "ac"]
     assert counts == ([1, 1] if method == "reset" else [2, 2])
-
-
-def test_an_error_can_be_pickled(wrap: Wrap) -> None:
-    with pytest.raises(PolicyError) as caught:
-        wrap(four(b=Doing(raising)), "sequential").step(SEEN_BY)
-    again: Any = pickle.loads(pickle.dumps(caught.value))
-    assert type(again) is type(caught.value)
-    assert (again.agents, again.actions) == (("b",), said("acd"))
-
-
-def test_a_default_action_may_stand_in_for_an_error(wrap: Wrap, strategy: str) -> None:
-    policy = wrap(four(b=Doing(raising)), strategy, rules=DEFAULTS)
-    assert policy.step(SEEN_BY) == {**said("acd"), "b": 0}
-    assert (policy.tallies["b"].failed, policy.tallies["b"].defaults) == (1, 1)
 
 
 def test_what_cannot_be_pickled_is_an_error_of_the_agents_of_its_worker(wrap: Wrap) -> None:
@@ -164,7 +157,19 @@ def test_ctrl_c_while_policies_compute_ends_the_turn_and_nothing_else(wrap: Wrap
     assert policy.step({"b": SEEN})["b"] // 1000 == 1
 
 
-# ---- workers that died ---------------------------------------------------------------------------
+def test_ctrl_c_between_the_halves_of_a_step_leaves_no_turn_open(
+    seat: Seat, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = seat(strategy, {"a": Drawing(), "b": Drawing()})
+    wrapper.send({"a": SEEN})
+    wrapper.recv()
+    with monkeypatch.context() as patched:
+        patched.setattr(wrapper, "_finish", _interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            wrapper.step({"a": SEEN})
+    assert wrapper.step({"a": SEEN, "b": SEEN})["b"] // 1000 == 1
+    wrapper.reset()
+    assert wrapper.step({"a": SEEN})["a"] // 1000 == 1
 
 
 def kill_worker_of(agent: str, wrapper: PerAgentProcessWrapper, pool: PolicyPool) -> None:
@@ -227,16 +232,6 @@ def test_a_default_action_may_stand_in_for_a_dead_worker_of_which_the_log_warns_
     assert "revive" in told[0]
 
 
-def test_the_last_output_of_a_dead_worker_is_told(wrap: Wrap) -> None:
-    with pytest.raises(PolicyError, match="Its last output:\n  goodbye"):
-        wrap({"a": Doing(_last_words)}, "process").step({"a": SEEN})
-
-
-def _last_words(_: Any) -> None:
-    os.write(2, b"goodbye\n")
-    os._exit(1)
-
-
 def test_the_wrapped_policy_revives_its_own_with_the_weights_loaded_last(wrap: Wrap) -> None:
     policy = wrap({"a": LoadedAndMortal(), "b": Constant("b")}, "process")
     policy.load_state_dict({"a": {"weight": 5.0}})
@@ -250,20 +245,20 @@ def test_the_wrapped_policy_revives_its_own_with_the_weights_loaded_last(wrap: W
 
 
 class LoadedAndMortal(Loaded):
-    """Dies of None."""
-
     def step(self, observation: Any) -> Any:
         return ended() if observation is None else super().step(observation)
 
 
 def test_a_worker_that_one_wrapper_revives_is_lost_to_the_other_until_it_revives_too(pool: PolicyPool) -> None:
     with (
-        PerAgentProcessWrapper({"a": Doing(killed), "b": Drawing()}, pool=pool) as one,
+        PerAgentProcessWrapper({"a": Doing(_last_words), "b": Drawing()}, pool=pool) as one,
         PerAgentProcessWrapper({"c": Drawing(), "d": Drawing()}, pool=pool) as other,
     ):
         other.step({"c": SEEN, "d": SEEN})
-        with pytest.raises(PolicyError, match="signal 9"):
+        with pytest.raises(PolicyError, match="Its last output:\n  goodbye"):
             one.step({"a": SEEN})
+        with PerAgentProcessWrapper({"x": Constant(3), "y": Constant(4)}, pool=pool) as third:  # has a fresh worker
+            assert third.step({"x": SEEN, "y": SEEN}) == {"x": 3, "y": 4}
         assert one.revive() == ["a"]
         for _ in range(2):
             with pytest.raises(PolicyError, match=r"'c' raised WorkerDied: .*replaced by another.*revive") as caught:
@@ -273,9 +268,330 @@ def test_a_worker_that_one_wrapper_revives_is_lost_to_the_other_until_it_revives
         assert {agent: told // 1000 for agent, told in other.step({"c": SEEN, "d": SEEN}).items()} == {"c": 1, "d": 4}
 
 
-def test_a_new_wrapper_on_a_pool_with_a_dead_worker_gets_a_fresh_one(pool: PolicyPool) -> None:
-    with PerAgentProcessWrapper({"a": Doing(killed)}, pool=pool) as one:
-        with pytest.raises(PolicyError, match="signal 9"):
-            one.step({"a": SEEN})
-        with PerAgentProcessWrapper({"b": Constant(3)}, pool=pool) as other:
-            assert other.step({"b": SEEN}) == {"b": 3}
+def _last_words(_: Any) -> None:
+    os.write(2, b"goodbye\n")
+    os._exit(1)
+
+
+LIMIT = 0.3
+"""Beyond it a policy is late. All others answer far sooner, also on a busy machine."""
+HUGE = 8 << 20
+
+
+class Odd(Exception):
+    def __init__(self) -> None:
+        super().__init__("odd")
+        self.lock = threading.Lock()
+
+
+def odd() -> Any:
+    raise Odd
+
+
+def hanging() -> Any:
+    threading.Event().wait(60.0)
+
+
+def stopped() -> Any:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def huge() -> bytes:
+    return bytes(HUGE)
+
+
+class Dying(Constant):
+    def __init__(self, moment: str, how: Callable[[], Any]) -> None:
+        super().__init__(7)
+        self.moment, self.how = moment, how
+
+    def _at(self, moment: str, value: Any = None) -> Any:
+        return self.how() if moment == self.moment else value
+
+    def step(self, observation: Any) -> Any:
+        return self._at("step", 7)
+
+    def get_state(self) -> Any:
+        return self._at("get_state", {})
+
+    def set_state(self, state: Any) -> None:
+        self._at("set_state")
+
+    def close(self) -> None:
+        self._at("close")
+
+
+RAISES = {
+    "exception": (raising, "ZeroDivisionError: by nothing"),
+    "exit": (exiting, "SystemExit: 3"),
+    "odd": (odd, "Odd"),
+}
+DIES = {
+    "SIGKILL": (killed, "WorkerDied: .*was killed by signal 9"),
+    "os._exit": (ended, "WorkerDied: .*exited with code 17"),
+}
+HANGS = {"hang": (hanging, "still busy"), "SIGSTOP": (stopped, "still busy")}
+WAYS: dict[str, Any] = {**RAISES, **DIES, **HANGS, "huge": (huge, "")}
+
+
+def seated(pool: PolicyPool, moment: str, how: str) -> PerAgentProcessWrapper:
+    """One that dies, with another in its worker, and one in the other worker."""
+    policies = {"dying": Dying(moment, WAYS[how][0]), "apart": Dying("never", int), "beside": Dying("never", int)}
+    rules = Rules(action_timeout=LIMIT, default_action=-1) if how in HANGS else None
+    return PerAgentProcessWrapper(policies, rules, pool=pool)
+
+
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize("moment", ["get_state", "set_state"])
+@pytest.mark.parametrize("how", WAYS)
+def test_a_policy_that_dies_when_its_state_is_asked_for(
+    pool: PolicyPool, monkeypatch: pytest.MonkeyPatch, how: str, moment: str
+) -> None:
+    monkeypatch.setattr(process, "_STATE_SECONDS", LIMIT)
+    began = time.monotonic()
+    with seated(pool, moment, how) as wrapper:
+        states: Any = dict.fromkeys(wrapper.policies, ({}, []))
+        happens = wrapper.get_states if moment == "get_state" else partial(wrapper.set_states, states)
+        if how == "huge":
+            happens()  # it is no error
+        else:
+            with pytest.raises(PolicyError, match=f"policy of 'dying' raised .*{WAYS[how][1]}") as caught:
+                happens()
+            assert set(caught.value.agents) == ({"dying"} if how in RAISES else {"dying", "beside"})
+        assert wrapper.step({"apart": SEEN}) == {"apart": 7}
+        assert wrapper.revive() == (["dying", "beside"] if how in DIES or how in HANGS else [])
+        assert wrapper.step({"apart": SEEN, "beside": SEEN}) == {"apart": 7, "beside": 7}
+    assert time.monotonic() - began < 10.0
+
+
+def test_an_error_that_cannot_be_pickled_and_a_death_are_told_each_time_with_the_actions_of_the_others(
+    pool: PolicyPool,
+) -> None:
+    for how in ("odd", "SIGKILL"):
+        with seated(pool, "step", how) as wrapper:
+            lost = {"dying"} if how in RAISES else {"dying", "beside"}
+            for _ in range(2):
+                with pytest.raises(PolicyError, match=f"policy of 'dying' raised .*{WAYS[how][1]}") as caught:
+                    wrapper.step(dict.fromkeys(wrapper.policies, SEEN))
+                assert set(caught.value.agents) == lost
+                assert ("revive" in str(caught.value)) == (how in DIES)
+                assert caught.value.actions == dict.fromkeys({"apart", "beside"} - lost, 7)
+    with seated(pool, "step", "huge") as wrapper:
+        assert wrapper.step({"dying": SEEN}) == {"dying": bytes(HUGE)}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("exit", "SIGKILL", "SIGSTOP"),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("exception", "odd", "os._exit", "hang", "huge")),
+    ],
+)
+def test_a_policy_that_dies_while_it_is_closed_holds_up_no_other(how: str) -> None:
+    pool = PolicyPool(2)
+    began = time.monotonic()
+    with seated(pool, "close", how) as wrapper:
+        assert set(wrapper.step(dict.fromkeys(wrapper.policies, SEEN)).values()) == {7}
+    pool.close(0.3)
+    assert time.monotonic() - began < 10.0
+
+
+SHORT = 0.15
+"""A deadline that a policy that waits at a gate misses, and no other."""
+LATE = -1
+RULES = Rules(action_timeout=SHORT, default_action=LATE)
+SOON = 3.0
+WAIT, GO = np.ones(2), np.zeros(2)
+BOTH = {"a": GO, "b": GO}
+DEFAULT = {"a": LATE, "b": 7}
+
+
+@pytest.fixture
+def policy(wrap: Wrap, gate: Gate, parallel: str) -> Any:
+    """One that waits where it is told to, and one that does not."""
+    policy = wrap({"a": Waiting(gate.path), "b": Constant(7)}, parallel, rules=RULES)
+    return weakref.proxy(policy)  # pytest holds what it is given for longer than the check for leaks waits
+
+
+def test_a_late_policy_gets_the_default_action_and_holds_up_no_other(policy: WrappedMultiAgentPolicy) -> None:
+    began = time.monotonic()
+    assert policy.step({"a": WAIT, "b": GO}) == DEFAULT
+    assert SHORT <= time.monotonic() - began < SOON
+    tally = policy.tallies["a"]
+    assert (tally.turns, tally.late, tally.defaults, tally.failed) == (1, 1, 1, 0)
+    assert (policy.tallies["b"].late, policy.tallies["b"].defaults) == (0, 0)
+    began = time.monotonic()
+    for _ in range(50):  # it is still busy
+        assert policy.step(BOTH) == DEFAULT
+        assert policy.step({"b": GO}) == {"b": 7}
+    assert time.monotonic() - began < SOON
+    assert policy.tallies["a"].late == 51
+
+
+def test_a_late_answer_answers_no_later_turn_and_what_was_not_asked_is_not_computed(
+    policy: WrappedMultiAgentPolicy, gate: Gate
+) -> None:
+    for _ in range(4):
+        policy.step({"a": WAIT, "b": GO})
+    gate.let_through()
+    counts: list[int] = []
+    while len(counts) < 5:  # it is back within some turns
+        told = policy.step(BOTH)["a"]
+        if told != LATE:
+            counts.append(told)
+    assert counts == [2, 3, 4, 5, 6]
+
+
+def test_lateness_is_counted_until_the_answer_has_come_and_not_until_the_next_question(
+    policy: WrappedMultiAgentPolicy, gate: Gate
+) -> None:
+    began = time.monotonic()
+    policy.step({"a": WAIT})
+    missed = asked = time.monotonic()
+    while asked - missed < SHORT:
+        asked = time.monotonic()
+        policy.step({"a": GO})
+    assert asked - missed <= policy.tallies["a"].late_seconds <= time.monotonic() - began - SHORT
+    gate.let_through()
+    policy.get_state()  # it is back
+    back = time.monotonic()
+    time.sleep(0.6)  # what the caller does meanwhile is its own affair
+    policy.step({"a": GO})
+    assert asked - missed <= policy.tallies["a"].late_seconds <= back - began - SHORT
+
+
+def test_a_policy_that_has_used_up_the_budget_is_not_asked_any_more_until_the_next_episode(
+    wrap: Wrap, gate: Gate, parallel: str
+) -> None:
+    rules = Rules(action_timeout=SHORT, default_action=LATE, lateness_budget=0.2)
+    policy = wrap({"a": Waiting(gate.path), "b": Constant(7)}, parallel, rules=rules)
+    tally, count = policy.tallies["a"], 0
+    for asked_meanwhile in (False, True):
+        before = tally.late
+        policy.step({"a": WAIT, "b": GO})
+        if asked_meanwhile:
+            while tally.late_seconds <= 0.2:
+                policy.step(BOTH)
+        else:
+            time.sleep(0.3)
+        gate.let_through()
+        count += 1
+        assert policy.get_state()["a"][0]["count"] == count  # it is back
+        late = tally.late
+        assert [policy.step(BOTH) for _ in range(3)] == [DEFAULT] * 3
+        assert (tally.late, tally.defaults >= late + 3) == (late, True)
+        assert (late == before + 1) != asked_meanwhile
+        policy.reset()
+        count += 1
+        assert policy.step(BOTH) == {"a": count, "b": 7}
+        assert tally.late_seconds == 0.0
+
+
+def test_a_reset_does_not_wait_for_a_late_policy_and_is_not_lost(policy: WrappedMultiAgentPolicy, gate: Gate) -> None:
+    policy.step({"a": WAIT, "b": GO})
+    began = time.monotonic()
+    policy.reset()
+    policy.reset()
+    assert time.monotonic() - began < SOON
+    gate.let_through()
+    while policy.step({"a": GO})["a"] == LATE:
+        pass
+    assert policy.get_state()["a"][0]["resets"] == 2
+
+
+def test_what_else_is_asked_of_a_late_policy_is_an_error_in_time(policy: WrappedMultiAgentPolicy) -> None:
+    policy.step({"a": WAIT, "b": GO})
+    for ask in ("get_state", "set_state", "load_state_dict"):
+        arguments: list[Any] = [] if ask == "get_state" else [{"a": ({}, [])}]
+        began = time.monotonic()
+        with pytest.raises(TimeoutError, match=f"policy of 'a'.*{ask} was not answered.*still busy") as caught:
+            getattr(policy, ask)(*arguments)
+        assert isinstance(caught.value, PolicyError)
+        assert time.monotonic() - began < SOON
+        assert policy.step(BOTH) == DEFAULT
+
+
+def test_a_policy_that_hangs_does_not_hold_up_the_end(gate: Gate, parallel: Strategy) -> None:
+    pool = PolicyPool(2)
+    policy = WrappedMultiAgentPolicy({"a": Waiting(gate.path)}, parallel, budget=pool, rules=RULES)
+    policy.step({"a": WAIT})
+    began = time.monotonic()
+    policy.close()
+    pool.close(0.5)
+    assert time.monotonic() - began < SOON
+    gate.let_through()
+
+
+def test_a_worker_that_hangs_can_be_revived_and_is_of_use_again_when_its_wrapper_has_left(
+    pool: PolicyPool, gate: Gate
+) -> None:
+    with PerAgentProcessWrapper({"a": Waiting(gate.path), "b": Waiting(gate.path)}, RULES, pool=pool) as wrapper:
+        assert wrapper.step({"a": WAIT, "b": WAIT}) == {"a": LATE, "b": LATE}
+        assert wrapper.revive(["a"]) == ["a"]
+        assert wrapper.step({"a": GO}) == {"a": 1}
+        assert wrapper.step({"a": WAIT, "b": WAIT}) == {"a": LATE, "b": LATE}
+    with PerAgentProcessWrapper({"a": Constant(1), "b": Constant(2)}, pool=pool) as other:
+        assert other.step(BOTH) == {"a": 1, "b": 2}
+
+
+SCRIPT = """
+import threading
+from parallel_envs.wrappers import Rules, WrappedMultiAgentPolicy
+class Hanging:
+    def step(self, observation): threading.Event().wait()
+rules = Rules(action_timeout=0.05, default_action=3)
+with WrappedMultiAgentPolicy({'a': Hanging()}, 'thread', rules=rules) as policy:
+    print(policy.step({'a': 0}))
+"""
+
+
+def test_a_program_ends_though_a_policy_hangs_in_a_thread() -> None:
+    command, root = [sys.executable, "-c", SCRIPT], Path(__file__).parents[2]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=root, check=True)
+    assert done.stdout == "{'a': 3}\n"
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "batch"])
+def test_a_policy_in_the_caller_is_found_to_be_late_afterwards(wrap: Wrap, strategy: str) -> None:
+    policy = wrap({"a": Slow(0.5), "b": Constant(7)}, strategy, rules=Rules(action_timeout=0.3, default_action=LATE))
+    began = time.monotonic()
+    assert policy.step(BOTH) == DEFAULT
+    taken = time.monotonic() - began
+    tally = policy.tallies["a"]
+    assert (tally.late, tally.defaults) == (1, 1)
+    assert 0.19 <= tally.late_seconds <= taken - 0.3
+
+
+class Slow:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def step(self, observation: Any) -> Any:
+        time.sleep(self.seconds)
+        return 0
+
+
+BRIEF = 0.001
+
+
+@pytest.mark.parametrize("default", [5, np.array([1.0, 2.0]), {"move": np.array([1.0]), "say": 2}, (1, 2)])
+def test_rows_get_the_default_action_where_one_is_wanted(wrap: Wrap, default: Any) -> None:
+    policy = wrap({"a": Slow(0.02)}, "sequential", rules=Rules(action_timeout=BRIEF, default_action=default))
+    told = policy.step({"a": np.zeros((3, 2))}, {"a": np.array([True, False, True])})["a"]
+    for part, expected in zip(_leaves(told), _leaves(default), strict=True):
+        wanted, unwanted = np.asarray(expected).tolist(), np.zeros_like(expected).tolist()
+        assert part.tolist() == [wanted, unwanted, wanted]
+
+
+def test_the_default_action_may_depend_on_the_agent_and_is_the_receivers_own(wrap: Wrap) -> None:
+    rules = Rules(action_timeout=BRIEF, default_action=lambda agent: f"nothing from {agent}")
+    policy = wrap({"a": Slow(0.02), "b": Slow(0.02)}, "sequential", rules=rules)
+    assert policy.step(BOTH) == {"a": "nothing from a", "b": "nothing from b"}
+    policy = wrap({"a": Slow(0.02)}, "sequential", rules=Rules(action_timeout=BRIEF, default_action=np.zeros(2)))
+    policy.step({"a": GO})["a"][:] = 9
+    assert policy.step({"a": GO})["a"].tolist() == [0, 0]
+
+
+def _leaves(action: Any) -> list[Any]:
+    parts = action.values() if isinstance(action, dict) else action if isinstance(action, tuple) else [action]
+    return list(parts)

@@ -1,19 +1,26 @@
-"""A policy's state lives where it runs: nothing but observations and actions travels, until it is asked for."""
+"""A policy's state lives where it runs; policies that share; new weights."""
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
+import pathlib
 import pickle
+from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from parallel_envs.errors import PolicyError
 from parallel_envs.wrappers import PolicyPool, WrappedMultiAgentPolicy
+from parallel_envs.wrappers.sharing import sharers
 from tests.wrappers import agents
-from tests.wrappers.agents import Doing, Drawing, Held, Loaded, OneByOne, PickleCounting, Sharing, pid
+from tests.wrappers.agents import Doing, Drawing, Held, Loaded, OneByOne, Sharing, pid
 from tests.wrappers.conftest import Seat, Wrap
 
 SEEN = np.zeros(3, np.float32)
@@ -23,41 +30,49 @@ def turns(policy: Any, names: str, count: int) -> list[Any]:
     return [policy.step({name: agents.observed(name, turn, None) for name in names}) for turn in range(count)]
 
 
-# ---- what travels --------------------------------------------------------------------------------
-
-
-def test_a_policy_is_pickled_once_however_long_it_lives(wrap: Wrap) -> None:
-    policies = {agent: PickleCounting() for agent in "abc"}
+def test_policies_travel_once_and_a_turn_sends_observations_and_brings_actions_only(
+    wrap: Wrap, pool: PolicyPool
+) -> None:
+    policies = {agent: Big() for agent in "abc"}
     policy = wrap(policies, "process")
-    for _ in range(20):
+    policy.step(dict.fromkeys("abc", SEEN))
+    workers = pool.processes()
+    before = sum(workers.meters(worker).num_bytes for worker in range(2))
+    for _ in range(100):
         policy.step(dict.fromkeys("abc", SEEN))
+    assert sum(workers.meters(worker).num_bytes for worker in range(2)) - before < 300 * 500
     policy.reset()
     assert [one.pickles for one in policies.values()] == [1, 1, 1]
 
 
-def test_a_turn_sends_observations_and_brings_actions_and_nothing_else(wrap: Wrap, pool: PolicyPool) -> None:
-    policy = wrap({agent: Big() for agent in "ab"}, "process")
-    policy.step(dict.fromkeys("ab", SEEN))
-    workers = pool.processes()
-    before = sum(workers.meters(worker).num_bytes for worker in range(2))
-    for _ in range(100):
-        policy.step(dict.fromkeys("ab", SEEN))
-    assert sum(workers.meters(worker).num_bytes for worker in range(2)) - before < 200 * 500
-
-
-class Big(Drawing):
-    """Remembers a megabyte."""
+class Big:
+    """Remembers a megabyte, and how often it has been pickled."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.memory = np.zeros(1 << 20, np.uint8)
+        self.memory, self.pickles = np.zeros(1 << 20, np.uint8), 0
+
+    def __getstate__(self) -> Any:
+        self.pickles += 1
+        return vars(self).copy()
+
+    def step(self, observation: Any) -> Any:
+        return self.pickles
 
 
 def test_policies_of_a_process_wrapper_run_in_the_workers_and_others_here(wrap: Wrap, pool: PolicyPool) -> None:
     pids = wrap({agent: Doing(pid) for agent in "abcd"}, "process").step(dict.fromkeys("abcd", SEEN))
     assert sorted(pids.values()) == sorted(pool.processes().pid(worker) for worker in (0, 1, 0, 1))
+    shared: list[int] = []
+    noting = {agent: Doing(partial(_noting, shared)) for agent in "ab"}  # agents that share are in one worker
+    pids = wrap({**noting, "c": Doing(pid)}, "process").step(dict.fromkeys("abc", SEEN))
+    assert pids["a"] == pids["b"] != pids["c"]
     for strategy in ("sequential", "thread", "batch", "auto"):
         assert wrap({"a": Doing(pid)}, strategy).step({"a": SEEN}) == {"a": os.getpid()}
+
+
+def _noting(notes: list[int], _: Any) -> int:
+    notes.append(0)
+    return os.getpid()
 
 
 def test_a_policy_may_keep_and_overwrite_its_observation_and_no_other_sees_it(wrap: Wrap) -> None:
@@ -69,8 +84,6 @@ def test_a_policy_may_keep_and_overwrite_its_observation_and_no_other_sees_it(wr
 
 
 class Keeping:
-    """Keeps the very arrays that it sees, one higher."""
-
     def __init__(self) -> None:
         self.kept: list[Any] = []
 
@@ -78,9 +91,6 @@ class Keeping:
         observation += 1
         self.kept.append(observation)
         return [int(one[0]) for one in self.kept]
-
-
-# ---- saving --------------------------------------------------------------------------------------
 
 
 def test_after_sync_the_policies_that_were_given_hold_the_truth(wrap: Wrap, strategy: str) -> None:
@@ -115,19 +125,6 @@ def test_a_state_can_be_put_back_and_into_another_strategy(wrap: Wrap, strategy:
         assert turns(one, "abce", 4) == first
 
 
-def test_the_state_of_one_agent_by_itself(wrap: Wrap, strategy: str) -> None:
-    policy = wrap({"a": Drawing(1), "b": Drawing(2)}, strategy)
-    agent: Any = policy.agent_policy("a")
-    agent.step(SEEN)
-    kept = agent.get_state()
-    first = agent.step(SEEN)
-    agent.set_state(kept)
-    assert agent.step(SEEN) == first
-    agent.reset()
-    assert (agent.step(SEEN) // 1000, policy.step({"b": SEEN})["b"] // 1000) == (1, 1)
-    assert (agent.tally.turns, policy.tallies["b"].turns) == (4, 1)
-
-
 def test_a_policy_that_keeps_its_own_method_keeps_it(wrap: Wrap, strategy: str) -> None:
     given = {"a": Switching(), "b": Switching()}
     policy = wrap(given, strategy)
@@ -140,8 +137,6 @@ def test_a_policy_that_keeps_its_own_method_keeps_it(wrap: Wrap, strategy: str) 
 
 
 class Switching:
-    """Acts by the method that it has chosen."""
-
     def __init__(self) -> None:
         self.count = 0
         self.act: Any = self.counting
@@ -154,8 +149,17 @@ class Switching:
         return self.act()
 
 
-def test_rows_have_states_and_get_new_weights_too(seat: Seat, strategy: str) -> None:
+def test_one_agent_by_itself_and_rows_have_states_and_get_new_weights(seat: Seat, strategy: str) -> None:
     wrapper = seat(strategy, {"a": Drawing(1), "b": Loaded()})
+    agent = wrapper.agent_policy("a")
+    agent.step(SEEN)
+    kept = agent.get_state()
+    drawn = agent.step(SEEN)
+    agent.set_state(kept)
+    assert agent.step(SEEN) == drawn
+    agent.reset()
+    assert (agent.step(SEEN) // 1000, wrapper.step({"b": SEEN})["b"]) == (1, 1.0)
+    assert (agent.tally.turns, wrapper.tallies["b"].turns) == (4, 1)
     batch, alive = {"a": np.zeros((3, 2))}, dict.fromkeys("ab", np.ones(3, bool))
     wrapper.step(batch, alive)
     kept = wrapper.get_state("a")
@@ -167,29 +171,14 @@ def test_rows_have_states_and_get_new_weights_too(seat: Seat, strategy: str) -> 
     assert wrapper.step({"b": batch["a"]}, alive)["b"].tolist() == [5.0] * 3
 
 
-# ---- policies that share -------------------------------------------------------------------------
-
-
-def sharers() -> dict[str, Sharing]:
+def sharing() -> dict[str, Sharing]:
     notes: list[str] = []
     generator = np.random.default_rng(1)
     return {name: Sharing(name, notes, generator) for name in "abcd"}
 
 
-def test_agents_that_share_something_are_kept_in_one_worker(wrap: Wrap) -> None:
-    shared: list[int] = []
-    policies = {agent: Doing(partial(_noting, shared)) for agent in "ab"}
-    pids = wrap({**policies, "c": Doing(pid)}, "process").step(dict.fromkeys("abc", SEEN))
-    assert pids["a"] == pids["b"] != pids["c"]
-
-
-def _noting(notes: list[int], _: Any) -> int:
-    notes.append(0)
-    return os.getpid()
-
-
 def test_what_agents_share_stays_shared_through_everything(wrap: Wrap, strategy: str) -> None:
-    policies, reference = sharers(), sharers()
+    policies, reference = sharing(), sharing()
     policy, sequential = wrap(policies, strategy), wrap(reference, "sequential")
     for _ in range(3):
         assert turns(policy, "abcd", 4) == turns(sequential, "abcd", 4)
@@ -205,13 +194,13 @@ def test_what_agents_share_stays_shared_through_everything(wrap: Wrap, strategy:
 @pytest.mark.parametrize("apart", ["thread", "process", "batch", "auto"])
 def test_agents_that_share_something_are_not_split_by_strategies(wrap: Wrap, apart: str) -> None:
     with pytest.raises(ValueError, match=r"\['a', 'b', 'c', 'd'\] share an object.*apart they would stop sharing"):
-        wrap(sharers(), {"a": apart, **dict.fromkeys("bcd", "sequential")})
+        wrap(sharing(), {"a": apart, **dict.fromkeys("bcd", "sequential")})
 
 
 def test_an_agent_that_comes_later_and_shares_is_refused_unless_all_are_in_one_thread(
     wrap: Wrap, strategy: str
 ) -> None:
-    policies = sharers()
+    policies = sharing()
     policy = wrap(OneByOne(lambda agent: policies[agent]), strategy)
     policy.step({"a": SEEN, "b": SEEN})
     if strategy in ("sequential", "batch"):
@@ -224,29 +213,23 @@ def test_an_agent_that_comes_later_and_shares_is_refused_unless_all_are_in_one_t
     policy.step({"a": SEEN, "b": SEEN})
 
 
-# ---- new weights ---------------------------------------------------------------------------------
-
-
-def test_new_weights_are_there_from_the_next_turn_on(wrap: Wrap, strategy: str) -> None:
-    policy = wrap({"a": Loaded(), "b": Loaded(), "c": Drawing()}, strategy)
+def test_new_weights_are_there_from_the_next_turn_on_and_after_sync_in_the_policies_that_were_given(
+    wrap: Wrap, strategy: str
+) -> None:
+    given: dict[str, Any] = {"a": Careful(), "b": Careful(), "c": Drawing()}
+    policy = wrap(given, strategy)
     for weight in (2.0, 3.0):
         policy.load_state_dict({"a": {"weight": weight}})
         assert policy.step({"a": SEEN, "b": SEEN}) == {"a": weight, "b": 1.0}
     with pytest.raises(PolicyError, match=r"policy of 'c' raised AttributeError.*load_state_dict"):
         policy.load_state_dict({"c": {}})
-
-
-def test_after_sync_the_policies_that_were_given_have_the_new_weights(wrap: Wrap, strategy: str) -> None:
-    given = {agent: Careful() for agent in "ab"}
-    policy = wrap(given, strategy)
-    policy.load_state_dict({"a": {"weight": 2.0}, "b": {"weight": 3.0}})
-    policy.load_state_dict({"a": {"weight": 4.0}})
+    policy.load_state_dict({"b": {"weight": 5.0}})
     policy.sync()
-    assert [one.weight for one in given.values()] == [4.0, 3.0]
+    assert [given[agent].weight for agent in "ab"] == [3.0, 5.0]
 
 
 def test_weights_that_one_agent_cannot_take_reach_none_where_that_can_be_told_before(wrap: Wrap, strategy: str) -> None:
-    """Else they reach all but those that raise."""
+    """Else they reach all but those that raise. A check that knows nothing of a later way to load is not asked."""
     weights = {"a": {"weight": 2.0}, "b": {"wait": 2.0}, "c": {"weight": 2.0}}
     for kind in (Careful, MadeCareful, Loaded):
         policy = wrap({agent: kind() for agent in "abc"}, strategy)
@@ -256,10 +239,7 @@ def test_weights_that_one_agent_cannot_take_reach_none_where_that_can_be_told_be
         loaded = 1 if kind is Loaded else 0
         assert policy.step(dict.fromkeys("abc", SEEN)) == {"a": 1.0 + loaded, "b": 1.0, "c": 1.0 + loaded}
         assert policy.versions == {"a": loaded, "b": 0, "c": loaded}
-
-
-def test_a_check_that_knows_nothing_of_a_later_way_to_load_is_not_asked(wrap: Wrap) -> None:
-    policy = wrap({"a": Renamed(), "b": Loaded()}, "sequential")
+    policy = wrap({"a": Renamed(), "b": Loaded()}, strategy)
     policy.load_state_dict({"a": {"wait": 2.0}, "b": {"weight": 3.0}})
     assert policy.step(dict.fromkeys("ab", SEEN)) == {"a": 2.0, "b": 3.0}
 
@@ -291,15 +271,6 @@ class MadeCareful:
         return Careful()
 
 
-# ---- made where they live ------------------------------------------------------------------------
-
-
-def test_a_spec_makes_the_policy_where_it_lives(wrap: Wrap, strategy: str) -> None:
-    policy = wrap({"a": agents.Spec(), "b": agents.Spec()}, strategy)
-    assert [policy.step({"a": SEEN, "b": SEEN}) for _ in range(2)] == [{"a": 1, "b": 1}, {"a": 2, "b": 2}]
-    policy.sync()
-
-
 def test_unpicklable_policies_and_those_that_share_with_them_stay_here_with_one_warning(pool: PolicyPool) -> None:
     notes: list[Any] = []
     noting = Doing(lambda _: (len(notes), os.getpid()))
@@ -311,3 +282,114 @@ def test_unpicklable_policies_and_those_that_share_with_them_stay_here_with_one_
         actions = policy.step(dict.fromkeys("abcd", SEEN))
     assert (actions["a"], actions["c"], actions["d"]) == (1, 1, (0, os.getpid()))
     assert actions["b"] != os.getpid()
+
+
+class Holder:
+    def __init__(self, *held: Any) -> None:
+        self.held = held
+
+
+class Slot:
+    __slots__ = ("held",)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+@dataclass(frozen=True)
+class Config:
+    name: str
+    more: Any = ()
+
+
+def closure(held: Any) -> Any:
+    return lambda: held
+
+
+def with_default(held: Any) -> Any:
+    return lambda held=held: held
+
+
+SHARED: dict[str, Any] = {
+    "a list": [],
+    "a dict": {},
+    "an array": np.zeros(3),
+    "a generator": np.random.default_rng(),
+    "a deque": deque(),
+    "an object": Holder(),
+    "a seeded space": spaces.Discrete(3, seed=1),
+    "a dict of seeded spaces": spaces.Dict({"a": spaces.Discrete(3, seed=1)}),
+    "a frozen config that holds a list": Config("a", []),
+    "a function that closes over a list": closure([]),
+    "a function with a list as its default": with_default([]),
+    "a method": [].append,
+    "a method of a generator": np.random.default_rng().random,
+    "a bound method": Holder().__init__,  # type: ignore[misc]  # any method will do
+    "a partial": functools.partial(print, []),
+}
+CONSTANT: dict[str, Any] = {
+    "a number": 1e300,
+    "a text": "a text",
+    "a class": Holder,
+    "a module": np,
+    "a function": closure,
+    "a builtin": len,
+    "a logger": logging.getLogger("policies"),
+    "a path": pathlib.Path("/tmp"),
+    "a space": spaces.Box(-1, 1, (2,)),
+    "a dict space": spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple([spaces.Discrete(2)])}),
+    "a frozen config": Config("a", (1, 2.0, "c")),
+    "a dtype": np.dtype(np.float32),
+    "a number of NumPy": np.float32(3),
+}
+WAYS: dict[str, Any] = {
+    "an attribute": Holder,
+    "a slot": Slot,
+    "deep inside": lambda held: Holder({"x": [(Slot(Holder(held)),)]}),
+    "a closure": closure,
+    "a default argument": with_default,
+    "a partial": lambda held: functools.partial(print, held),
+    "a deque": lambda held: deque([held]),
+    "an array of objects": lambda held: np.array([held, None], object),
+}
+ONE = Holder()
+STREAM, ROWS = np.random.PCG64(1), np.zeros((2, 3))
+FIRST, SECOND, CIRCLE = [0], [1], list[Any]()
+CIRCLE.append(CIRCLE)
+
+
+def open_ended() -> Any:
+    """A function with a variable that has no value."""
+
+    def told() -> Any:
+        return later
+
+    if told.__name__ == "something else":
+        later = 1
+    return told
+
+
+CASES: dict[str, tuple[dict[Any, Any], list[list[str]]]] = {
+    "one policy of two agents": ({"a": ONE, "b": ONE}, [["a", "b"]]),
+    "generators over one stream": ({agent: Holder(np.random.Generator(STREAM)) for agent in "ab"}, [["a", "b"]]),
+    "views of one array": ({"a": Holder(ROWS[0]), "b": Holder(ROWS[1])}, [["a", "b"]]),
+    "through others": (
+        {"a": Holder(FIRST), "b": Holder(FIRST, SECOND), "c": Holder(SECOND), "d": Holder()},
+        [["a", "b", "c"], ["d"]],
+    ),
+    "a circle": ({"a": Holder(CIRCLE), "b": Holder()}, [["a"], ["b"]]),
+    "a variable without a value": ({"a": Holder(open_ended()), "b": Holder(open_ended())}, [["a"], ["b"]]),
+}
+for what, held in SHARED.items():
+    CASES[f"shared: {what}"] = {"a": Holder(held), "b": Holder(), "c": Holder(held)}, [["a", "c"], ["b"]]
+for what, held in CONSTANT.items():
+    CASES[f"cannot change: {what}"] = {"a": Holder(held), "b": Holder(held)}, [["a"], ["b"]]
+for what, way in WAYS.items():
+    found: list[Any] = []
+    CASES[f"held by: {what}"] = {"a": way(found), "b": Holder(found), "c": way([])}, [["a", "b"], ["c"]]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_policies_share_what_can_change(case: str) -> None:
+    policies, groups = CASES[case]
+    assert sharers(policies) == groups

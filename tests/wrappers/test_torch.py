@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,8 +17,9 @@ from hypothesis import strategies as st
 from parallel_envs import wrappers
 from parallel_envs.errors import PolicyError
 from parallel_envs.testing import assert_same_batch
-from parallel_envs.wrappers import STRATEGIES, PerAgentGPUWrapper, PolicyPool, Rules
+from parallel_envs.wrappers import STRATEGIES, PerAgentGPUWrapper, PerAgentSequentialWrapper, PolicyPool, Rules
 from parallel_envs.wrappers.sharing import sharers
+from tests.wrappers.agents import Drawing
 from tests.wrappers.conftest import CLOSE_SECONDS, Seat, Wrap
 
 torch = pytest.importorskip("torch")
@@ -38,7 +41,9 @@ here = pytest.mark.parametrize("strategy", ["batch", "gpu"])
 def workers() -> Iterator[PolicyPool]:
     """Two worker processes for all tests here: each has to load torch, which takes longer than any of them."""
     pool = PolicyPool(2)
-    pool.processes()
+    processes = pool.processes()
+    for worker in range(2):  # until they have begun: the check for leaks looks at what is here before a test
+        processes.wait(processes.call_all(worker, "build", processes.new_key(), dict))
     yield pool
     pool.close(CLOSE_SECONDS)
 
@@ -221,16 +226,20 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("way", CHANGES)
-@pytest.mark.parametrize("strategy", ["batch", "gpu", "auto"])
+@pytest.mark.parametrize("strategy", ["sequential", "batch", "gpu", "auto"])
 def test_a_change_of_a_network_is_seen_from_the_next_turn_on(seat: Seat, strategy: str, way: str) -> None:
+    """Also in a turn that was sent and not received, where policies act in `recv`."""
     policies = several(deterministic=True)
     wrapper = seat(strategy, policies)
     for number in range(12):
+        seen = plain("abc", number)
+        if number % 2 and strategy != "auto":
+            wrapper.send(seen)
         CHANGES[way](policies["abc"[number % 3]])
         if number in (5, 10):
             _written(policies["b"])
-        seen = plain("abc", number)
-        assert wrapper.step(seen) == stepped_alone(policies, seen)
+        said = wrapper.recv() if number % 2 and strategy != "auto" else wrapper.step(seen)
+        assert said == stepped_alone(policies, seen)
 
 
 def test_a_change_of_an_attribute_is_seen_from_the_next_turn_on(seat: Seat) -> None:
@@ -247,16 +256,6 @@ def test_a_change_of_an_attribute_is_seen_from_the_next_turn_on(seat: Seat) -> N
     assert len({wrapper.step(seen)["a"] for _ in range(50)}) > 1
     policies["a"].deterministic = True
     assert len({wrapper.step(seen)["a"] for _ in range(20)}) == 1
-
-
-def test_weights_that_change_between_send_and_recv_count_where_policies_act_in_recv(seat: Seat) -> None:
-    for strategy in ("sequential", "batch", "gpu"):
-        policies = several("ab", deterministic=True)
-        wrapper, seen = seat(strategy, policies), plain("ab", 3)
-        wrapper.step(seen)
-        wrapper.send(seen)
-        _written(policies["b"])
-        assert wrapper.recv() == stepped_alone(policies, seen)
 
 
 # ---- what is computed together -------------------------------------------------------------------
@@ -288,15 +287,18 @@ def test_masks_of_some_agents_only_are_heeded_also_where_none_is_legal(seat: Sea
             assert actions["a"][1] == actions["b"][1] == 1 + FOUR.start
 
 
-def test_batches_of_different_lengths_share_a_pass(seat: Seat) -> None:
-    wrapper, alone = seat("batch", several()), seat("sequential", several())
-    for turn in range(6):
-        rows = {agent: (turn * place) % 4 + 1 for place, agent in enumerate("abc")}
-        seen = {agent: observed("a" if turn % 2 else "b", turn, count) for agent, count in rows.items()}
-        alive = {agent: np.random.default_rng(turn).random(count) < 0.7 for agent, count in rows.items()}
-        assert_same_batch(wrapper.step(seen, alive), alone.step(seen, alive))
-    [[stacked]] = wrapper._groupings.values()
-    assert stacked._failures == 0
+def test_batches_of_different_lengths_share_a_pass_on_any_device(seat: Seat) -> None:
+    with PerAgentGPUWrapper(several(), device="cpu") as one, PerAgentGPUWrapper(several(), device="auto") as other:
+        wrappers_: list[Any] = [seat("batch", several()), one, other]
+        for wrapper in wrappers_:
+            alone = seat("sequential", several())
+            for turn in range(6):
+                rows = {agent: (turn * place) % 4 + 1 for place, agent in enumerate("abc")}
+                seen = {agent: observed("a" if turn % 2 else "b", turn, count) for agent, count in rows.items()}
+                alive = {agent: np.random.default_rng(turn).random(count) < 0.7 for agent, count in rows.items()}
+                assert_same_batch(wrapper.step(seen, alive), alone.step(seen, alive))
+            [[stacked]] = wrapper._groupings.values()
+            assert stacked._failures == 0
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float16, np.int64, np.uint8, np.bool_])
@@ -320,8 +322,6 @@ def test_a_subclass_that_explores_goes_on_exploring(seat: Seat) -> None:
 
 
 class Exploring(TorchPolicy):
-    """Says 99 in the first steps of its life."""
-
     turn = 0
 
     def step(self, observation: Any) -> Any:
@@ -392,6 +392,8 @@ def test_a_bare_network_is_told_of_torch_policy_which_is_found_beside_the_wrappe
     assert "TorchPolicy" in dir(wrappers)
     with pytest.raises(TypeError, match="acts in Discrete and Box spaces only"):
         TorchPolicy(mlp(0), spaces.MultiBinary(4))
+    policies: dict[Any, Any] = {**several("abcd")}
+    assert sharers(policies) == [["a"], ["b"], ["c"], ["d"]]  # of one action space
 
 
 # ---- the policy itself ---------------------------------------------------------------------------
@@ -412,12 +414,6 @@ def test_rows_of_a_recurrent_policy_remember_apart_and_are_reset_apart() -> None
     policy.set_state(kept)
     policy.step_batch(batch[:1], rows=np.array([2]))
     np.testing.assert_array_equal(policy.get_state()["memory"][0][:2], memory[:2])
-
-
-def test_one_action_space_of_all_agents_keeps_none_together() -> None:
-    space = spaces.Discrete(4)
-    policies: dict[Any, Any] = {agent: TorchPolicy(mlp(seed), space) for seed, agent in enumerate("abcd")}
-    assert sharers(policies) == [["a"], ["b"], ["c"], ["d"]]
 
 
 # ---- new weights ---------------------------------------------------------------------------------
@@ -452,23 +448,21 @@ def test_new_weights_reach_running_workers_and_come_home_all_or_none(wrap: Wrap,
 # ---- devices -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device", ["cpu", "auto"])
-def test_on_the_cpu_the_device_wrapper_equals_the_batch_wrapper(seat: Seat, device: str) -> None:
-    batch = seat("batch", several())
-    with PerAgentGPUWrapper(several(), device=device) as gpu:
-        for number in range(1, 6):
-            seen = {agent: observed("b", number, number) for agent in "abc"}
-            alive = {agent: np.ones(number, bool) for agent in "abc"}
-            assert_same_batch(gpu.step(seen, alive), batch.step(seen, alive))
+BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"device": "tpu-of-mine"}, "device='tpu-of-mine' is unknown"),
+    ({"device": ""}, "device='' is unknown"),
+    ({"most_turns": 0}, "most_turns=0 is not a number of turns"),
+    ({"most_turns": True}, "most_turns=True"),
+    ({"gather_seconds": -1.0}, "gather_seconds=-1.0 is not a number of seconds"),
+    ({"gather_seconds": float("inf")}, "gather_seconds=inf"),
+]
 
 
-def test_a_device_that_is_unknown_or_not_there_is_a_clear_error() -> None:
-    for device in ("tpu-of-mine", ""):
-        with pytest.raises(ValueError, match=f"device='{device}' is unknown"):
-            PerAgentGPUWrapper({"a": discrete(0)}, device=device)
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="device='cuda:0' was requested, but torch finds no CUDA device here"):
-            PerAgentGPUWrapper({"a": discrete(0)}, device="cuda:0")
+def test_settings_of_a_device_that_make_no_sense_are_refused() -> None:
+    missing = [({"device": "cuda:0"}, "device='cuda:0' was requested, but torch finds no CUDA device here")]
+    for settings_, text in BAD_SETTINGS + ([] if torch.cuda.is_available() else missing):
+        with pytest.raises(ValueError, match=text):
+            PerAgentGPUWrapper({"a": discrete(0)}, **settings_)
 
 
 def test_the_staging_buffer_grows_to_the_largest_turn_and_stays() -> None:
@@ -481,3 +475,158 @@ def test_the_staging_buffer_grows_to_the_largest_turn_and_stays() -> None:
         places.append(stack._staging.data_ptr())
     assert len(set(places[1:])) == 1
     assert stack._staging.numel() == 3 * 5 * 6
+
+
+# ---- what waits for a device -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    shapes: list[tuple[int, ...]] = []
+    compute = Stack.__call__
+
+    def noted(stack: Any, features: Any) -> Any:
+        shapes.append(tuple(features.shape))
+        return compute(stack, features)
+
+    monkeypatch.setattr(Stack, "__call__", noted)
+    return shapes
+
+
+def gpu(policies: Any, rules: Any = None, **settings: Any) -> PerAgentGPUWrapper:
+    return PerAgentGPUWrapper(policies, rules, device="cpu", **settings)
+
+
+def seen_at(turn: int, agents: str = "abc") -> dict[str, Any]:
+    return {agent: observed("b", turn * 100 + ord(agent)) for agent in agents}
+
+
+def test_agents_that_are_asked_one_by_one_share_a_pass(passes: list[Any]) -> None:
+    with gpu(several()) as wrapper, PerAgentSequentialWrapper(several()) as reference:
+        for turn in range(4):
+            seen = seen_at(turn)
+            agents = {agent: wrapper.agent_policy(agent) for agent in seen}
+            for agent, one in agents.items():
+                one.send(seen[agent])
+            assert {agent: one.recv() for agent, one in agents.items()} == reference.step(seen)
+    assert passes == [(3, 1, 6)] * 4
+
+
+def test_successive_turns_share_a_pass_and_are_received_in_their_order(passes: list[Any]) -> None:
+    with gpu(several(), most_turns=3) as wrapper, PerAgentSequentialWrapper(several()) as reference:
+        for first in range(0, 12, 3):
+            for turn in range(first, first + 3):
+                wrapper.send(seen_at(turn))
+            with pytest.raises(RuntimeError, match="Call recv first"):
+                wrapper.send(seen_at(0))
+            told = [wrapper.recv() for _ in range(3)]
+            assert told == [reference.step(seen_at(turn)) for turn in range(first, first + 3)]
+        assert_same_batch(wrapper.get_states(), reference.get_states())
+    assert passes == [(3, 3, 6)] * 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_waits_all_is_as_if_one_turn_came_after_another(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    with gpu(mixed() | {"x": Drawing(1)}, most_turns=4) as wrapper:
+        reference = PerAgentSequentialWrapper(mixed() | {"x": Drawing(1)})
+        for _ in range(6):
+            turns = [_drawn_turn(generator) for _ in range(4)]
+            for turn in turns:
+                wrapper.send(*turn)
+            for turn in turns:
+                _assert_close(wrapper.recv(), reference.step(*turn))
+        states = [{a: own for a, own in one.get_states().items() if a not in "dx"} for one in (wrapper, reference)]
+        assert_same_batch(*states)
+
+
+def _drawn_turn(generator: Any) -> Any:
+    """Some agents, with one observation each or with rows of which some are alive."""
+    agents = [agent for agent in AGENTS + "x" if generator.random() < 0.7] or ["a"]
+    rows = None if generator.random() < 0.5 else int(generator.integers(1, 4))
+    seed = int(generator.integers(1 << 30))
+    alive = None if rows is None else {agent: generator.random(rows) < 0.6 for agent in agents}
+    return {agent: observed(agent, seed, rows) for agent in agents}, alive
+
+
+def _assert_close(said: Any, expected: Any) -> None:
+    assert said.keys() == expected.keys()
+    for agent, action in said.items():
+        if agent in "gh" and action is not None:
+            np.testing.assert_allclose(action, expected[agent], atol=1e-5)
+        else:
+            assert_same_batch(action, expected[agent])
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_one_observation_and_rows_share_a_pass(passes: list[Any], rows: int) -> None:
+    seen, alive = {"a": observed("b", 1, rows)}, {"a": np.ones(rows, bool)}
+    with gpu(several()) as wrapper, PerAgentSequentialWrapper(several()) as reference:
+        other = wrapper.agent_policy("b")
+        for _ in range(3):
+            wrapper.send(seen, alive)
+            other.send(observed("b", 2))
+            assert_same_batch(wrapper.recv(), reference.step(seen, alive))
+            assert_same_batch(other.recv(), reference.agent_policy("b").step(observed("b", 2)))
+    assert passes == [(2, rows, 6)] * 3
+
+
+def test_a_bad_observation_is_an_error_of_its_agent_and_its_turn_only() -> None:
+    with gpu(several(), most_turns=2) as wrapper, PerAgentSequentialWrapper(several()) as reference:
+        good, bad = seen_at(0), {**seen_at(1), "b": np.zeros(5, np.float32)}
+        wrapper.send(good)
+        wrapper.send(bad)
+        assert wrapper.recv() == reference.step(good)
+        with pytest.raises(RuntimeError, match="policy of 'b' raised RuntimeError: mat1 and mat2") as caught:
+            wrapper.recv()
+        assert set(caught.value.actions) == {"a", "c"}  # type: ignore[attr-defined]  # a PolicyError
+
+
+def test_a_turn_waits_for_others_until_all_have_been_asked(passes: list[Any]) -> None:
+    """From three threads: each waits for the other two, and none until the time is up."""
+    with gpu(several(), gather_seconds=60.0) as wrapper:
+        said: dict[str, Any] = {}
+        began = time.monotonic()
+        threads = [threading.Thread(target=_stepped, args=(wrapper, agent, said)) for agent in "abc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30.0)
+        assert time.monotonic() - began < 30.0
+        with PerAgentSequentialWrapper(several()) as reference:
+            assert said == reference.step(seen_at(0))
+    assert passes == [(3, 1, 6)]
+
+
+def _stepped(wrapper: PerAgentGPUWrapper, agent: str, said: dict[str, Any]) -> None:
+    said[agent] = wrapper.agent_policy(agent).step(seen_at(0)[agent])
+
+
+def test_a_turn_waits_for_others_so_long_and_no_longer() -> None:
+    rules = Rules(action_timeout=0.05, default_action=0)
+    for its_rules, seconds in ((None, 0.05), (rules, 60.0)):
+        with gpu(several(), its_rules, gather_seconds=seconds) as wrapper:
+            began = time.monotonic()
+            wrapper.step(seen_at(0, "a"))
+            assert 0.05 <= time.monotonic() - began < 5.0
+
+
+def test_a_turn_that_is_given_up_is_not_computed_and_ctrl_c_leaves_none_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with gpu({"x": Drawing(1), "y": Drawing(2)}) as wrapper:
+        one, other = wrapper.agent_policy("x"), wrapper.agent_policy("y")
+        wrapper.send({"x": np.zeros(2)})
+        wrapper.abandon()  # a turn that is given up is not computed
+        assert wrapper.step({"x": np.zeros(2)})["x"] // 1000 == 1
+        one.send(np.zeros(2))
+        other.send(np.zeros(2))
+        monkeypatch.setattr(wrapper.policies["y"], "step", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            one.recv()
+        with pytest.raises(PolicyError, match="policy of 'y' raised KeyboardInterrupt"):
+            other.recv()
+
+
+def _interrupted(_: Any) -> Any:
+    raise KeyboardInterrupt
