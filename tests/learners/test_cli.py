@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,6 @@ class Unnamed(Pressing):
     """An agent that no file can be named for."""
 
     possible_agents = [("a", 1)]  # type: ignore[list-item]  # noqa: RUF012  # what this is about; PettingZoo's form
-
-
-class Halved(Pressing):
-    """An agent with half a character in its name."""
-
-    possible_agents = ["a\ud800"]  # noqa: RUF012  # PettingZoo's form
 
 
 class PoisonedAtFirst(Poisoned):
@@ -98,33 +91,6 @@ def test_the_settings_of_a_run_say_everything_and_make_the_same_run(train: Train
     assert yaml.safe_load((second / "settings.yaml").read_text()) == {**said, "folder": str(second)}
     (states, _), (others, _) = learnt(first), learnt(second)
     assert_same_batch(others, states)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Later(PPOConfig):
-    """PPO's config in a later version."""
-
-    num_epochs: int = 99
-    discount: float = 0.5
-    hidden: tuple[int, ...] = (3,)
-
-
-def test_a_run_in_a_folder_of_its_own_keeps_defaults_that_change_later(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["total_steps=80", "checkpoint_every=3", "algorithm.rollout_length=10"]
-    done = train(*words)
-    assert done.exit_code == 0, done.output
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert re.fullmatch(r"CartPole-v1_ppo_seed5_\d{8}-\d{6}", folder.name)
-    assert learnt(folder)[1]["updates"] == 4  # checkpoints that are closer than rollouts lose none
-    settings = load_settings(folder / "settings.yaml")
-    later, first = (
-        algorithm_configs(settings, ["agent_0"], kinds)["agent_0"] for kinds in ({"ppo": Later}, configs_by_name())
-    )
-    assert dataclasses.asdict(later) == dataclasses.asdict(first)
-    assert later.hidden != (3,)
 
 
 def test_agents_of_different_algorithms_learn_in_an_env_named_by_its_path_or_by_pettingzoos_id(

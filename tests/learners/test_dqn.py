@@ -15,7 +15,7 @@ from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.mode import update_one
 from parallel_envs.rollouts.replay import CpprbPriorities, PrioritizedReplayBuffer, ReplayBuffer
 from parallel_envs.testing import assert_same_batch
-from tests.learners.lives import MASKED, SEEN, buffer_of, learners, live, mode_of, plans, updated
+from tests.learners.lives import SEEN, buffer_of, learners, live, mode_of, plans, updated
 
 CONFIG = DQNConfig(batch_size=32, learning_rate=1e-2, hidden=(16,))
 
@@ -128,13 +128,6 @@ def test_exploration_falls_with_the_steps() -> None:
     for steps, share in ((0, 0.9), (50, 0.5), (100, 0.1), (999, 0.1)):
         one.algorithm.explore(one.module, steps)
         assert float(one.module.actor(torch.zeros(1, 5))[0, -1].detach()) == pytest.approx(share)
-
-
-def test_masks_come_from_the_buffer() -> None:
-    algorithm = parameters(seen=MASKED).algorithm
-    plan = algorithm.draw(buffer_of(MASKED, Discrete(3), source()), source())
-    assert {"mask", "next_mask"} <= plan.arrays.keys()
-    assert plan.arrays["next_mask"].shape == (32, 3)
 
 
 @pytest.mark.parametrize("mode", ["sequential", "fused"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import numpy as np
 import pytest
 
 from parallel_envs.choices import LearnIn, UpdateModeName
-from parallel_envs.errors import RemoteTraceback, WorkerDied
+from parallel_envs.errors import RemoteTraceback
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, UpdateFailed
 from parallel_envs.learners.loops import LoopOptions, open_loop
 from parallel_envs.learners.updates import MODES
@@ -78,29 +76,6 @@ def test_an_update_that_raises_is_undone_and_the_others_learn(name: str, moment:
     for agent, report in reports.items():
         ill[agent].finish(report)
     assert_same_batch(everything(ill), everything(well))
-
-
-def test_where_a_worker_dies_again_and_again_no_agent_has_learnt_and_all_can(tmp_path: Path) -> None:
-    """Not even those whose own worker lives on: no caller would come to know of it."""
-    well, ill = pair(dict.fromkeys(("dies", "lives"), CASES["ppo-small"]))
-    before, drawn = everything(ill), plans(ill)
-    (tmp_path / "flag").touch()
-    loss = ill["dies"].algorithm.loss
-    ill["dies"].algorithm.loss = partial(end_while, tmp_path / "flag", loss)
-    with mode_of("process", ill) as mode:
-        with pytest.raises(WorkerDied, match=r"for \['dies'\].* the second time in a row"):
-            mode.update(drawn)
-        for agent, one in ill.items():
-            assert_same_batch(one.state()["arrays"], before[agent]["arrays"])
-        (tmp_path / "flag").unlink()
-        updated(mode, ill, drawn)
-    assert_same_batch(everything(ill), everything(well))
-
-
-def end_while(flag: Path, method: Any, *given: Any) -> Any:
-    if flag.exists():
-        os.kill(os.getpid(), signal.SIGKILL)
-    return method(*given)
 
 
 def test_agents_that_are_computed_together_fail_together(tmp_path: Path) -> None:

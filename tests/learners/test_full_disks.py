@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,34 +92,3 @@ def test_the_last_checkpoint_must_be_saved_also_where_a_rollout_passes_its_mark(
         done = train(*sizes, f"folder={folder}")
     assert done.exit_code == 1
     assert "holds no checkpoint yet. Begin the run anew" in " ".join(done.output.split())
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with little room."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=160k", "none", place], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("file systems cannot be mounted here")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", place], check=True)
-
-
-def test_a_real_disk_that_is_full(train: Train, small_disk: Path) -> None:
-    folder = small_disk / "run"
-    sizes = ["total_steps=1200", "checkpoint_every=40", "keep_checkpoints=100"]
-    done = train(AGENT, *sizes, f"folder={folder}")
-    assert done.exit_code == 1
-    kept = newest(folder)
-    assert 0 < int(kept.name) < 1200
-    assert f"The newest whole checkpoint is {kept}" in " ".join(done.output.split())
-    assert sorted(path.name for path in kept.parent.iterdir() if not path.name.isdecimal()) == []
-    subprocess.run(["mount", "-o", "remount,size=16m", small_disk], check=True)
-    done = train(resume=folder)
-    assert done.exit_code == 0, done.output
-    assert learnt(folder)[1]["steps"] >= 1200

@@ -70,12 +70,6 @@ def assert_only_the_poisoned_one_is_skipped(
     return others[SICK], reports
 
 
-MORE: list[tuple[str, str, float, int]] = [
-    *(("sequential", "dqn-small", np.nan, 5), ("thread", "sac-small", np.nan, 5), ("fused", "sac-small", np.nan, 5)),
-    *(("fused", "ppo-small", 3e38, 3), ("sequential", "ppo-gru", np.nan, 3)),
-]
-
-
 @pytest.mark.parametrize(
     ("name", "case", "poison", "num_updates"),
     [
@@ -88,7 +82,6 @@ MORE: list[tuple[str, str, float, int]] = [
             ("fused", "dqn-small", np.nan, 5),
         ),
         *(("sequential", "ppo-small", 3e38, 3), ("fused", "ppo-gru", np.nan, 3)),  # too large a number is poison, too
-        *(pytest.param(*more, marks=pytest.mark.slow) for more in MORE),
     ],
 )
 def test_others_are_the_same_to_the_bit(name: str, case: str, poison: float, num_updates: int) -> None:
@@ -123,12 +116,3 @@ def test_a_step_that_ends_in_no_numbers_is_undone(case: str, name: str) -> None:
     assert "after the update" in str(reports[0][SICK].diverged)
     assert agents[SICK].parameters.matrix.finite().all()
     assert (agents[SICK].counters["updates"], agents[SICK].counters["skipped"]) == (0, 3)
-
-
-def test_a_step_that_adam_divides_by_nothing_is_undone() -> None:
-    """Of an epsilon that 32 bits cannot hold nothing is left, and many a gradient is 0."""
-    config, *spaces = CASES["dqn-small"]
-    kinds = {SICK: (dataclasses.replace(config, adam_epsilon=1e-46), *spaces)}
-    _, agents, reports = after("sequential", kinds, None, 2)
-    assert [own[SICK].diverged is not None for own in reports] == [True, True]
-    assert agents[SICK].parameters.matrix.finite().all()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch import nn
 
 from parallel_envs.learners.distributions import (
@@ -199,27 +198,6 @@ def test_every_space_becomes_numbers(space: Any, given: Any, expected: Any) -> N
     np.testing.assert_array_equal(seen, expected)
     assert mask is None
     assert (seen.dtype == np.uint8) is (space.shape == (4, 4, 3))
-
-
-def test_masks_come_beside_what_is_seen() -> None:
-    space = Dict({"observation": Discrete(2), "action_mask": MultiBinary(3)})
-    given = {"observation": np.array([1]), "action_mask": np.array([[1, 0, 1]], np.int8)}
-    seen, mask = ObservationEncoder(space).numbers(given)
-    assert seen.tolist() == [[0, 1]]
-    assert mask is not None
-    assert mask.tolist() == [[True, False, True]]
-
-
-def test_ones_among_zeros_need_no_square_of_zeros() -> None:
-    encoder, seen = ObservationEncoder(Discrete(20_000)), np.array([19_999])
-    tracemalloc.start()
-    try:
-        numbers, _ = encoder.numbers(seen)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert numbers[0].nonzero()[0].tolist() == [19_999]
-    assert peak < 1_000_000
 
 
 def test_outputs_that_are_no_numbers_become_actions_all_the_same() -> None:

@@ -26,7 +26,7 @@ from parallel_envs.learners.checkpoint import about
 from parallel_envs.learners.outcomes import outcome_in
 from parallel_envs.learners.run_folder import new_folder_in_runs, read_metrics
 from parallel_envs.multiagent.by_name import as_text
-from tests.learners.command_lines import DQN, PPO, Train, command, newest
+from tests.learners.command_lines import PPO, Train, command, newest
 
 BANDITS = Path(__file__).parents[2] / "examples" / "results" / "meta" / "bandits.yaml"
 SMALL = [
@@ -240,17 +240,6 @@ def test_a_runs_name_is_a_safe_file_name_of_its_own(tmp_path: Path, monkeypatch:
         assert folder.parent == Path("runs")
     assert len({new_folder_in_runs("x" * 300, ["ppo"], 0) for _ in range(4)}) == 4
     assert all(len(os.fsencode(path.name)) < 256 for path in (tmp_path / "runs").iterdir())
-
-
-def test_a_run_of_several_algorithms_names_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mpe2")
-    monkeypatch.chdir(tmp_path)
-    mixed = {"env": "mpe2.simple_spread_v3", "env_kwargs": {"N": 2}, "agents": {"agent_1": DQN}, "seed": 3}
-    done = command(settings(tmp_path / "mixed.yaml", **mixed))
-    assert done.exit_code == 0, done.output
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name.startswith("mpe2.simple_spread_v3_ppo+dqn_seed3_")
-    assert [one.algorithm for one in outcome_in(folder).agents.values()] == ["ppo", "dqn"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from parallel_envs.learners.checkpoint import load_checkpoint, save_checkpoint
 from parallel_envs.learners.run_folder import (
@@ -58,18 +57,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "first"
 
 
-# ---- what it holds -------------------------------------------------------------------------------
-
-
-def test_a_run_says_what_it_is(folder: Path) -> None:
-    a_run(folder).close()
-    assert yaml.safe_load((folder / "settings.yaml").read_text()) == SETTINGS
-    told = json.loads((folder / "run.json").read_text())
-    assert told["seed"] == 3
-    assert told["packages"]["numpy"] == np.__version__
-    assert told["python"] == sys.version.split()[0]
-
-
 def test_the_newest_checkpoints_are_kept_and_what_was_moved_behind_a_link_is_not_removed(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -105,9 +92,6 @@ def test_a_run_goes_on_without_tensorboard_and_says_so(
         log(run, 1, 2)
     assert len(read_metrics(folder)) == 2
     assert "TensorBoard is not installed: metrics go to metrics.jsonl only." in caplog.text
-
-
-# ---- going on ------------------------------------------------------------------------------------
 
 
 def test_a_run_goes_on_from_its_newest_checkpoint_without_what_a_killed_process_left(folder: Path) -> None:
@@ -172,13 +156,6 @@ def test_a_run_knows_what_auto_had_chosen_by_the_checkpoint_that_it_goes_on_from
     assert read_choice(folder, 300) == "thread"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"update_mode": 3, "since_steps": 3}', "\ud800"])
-def test_a_note_of_a_choice_that_says_nothing_is_told(text: str, tmp_path: Path) -> None:
-    (tmp_path / "chosen.json").write_bytes(text.encode(errors="surrogatepass"))
-    with pytest.raises(BadRun, match=r"chosen\.json does not say which .* Remove it"):
-        read_choice(tmp_path, 10)
-
-
 def test_a_checkpoint_that_lost_its_table_is_not_passed_over(folder: Path) -> None:
     """A run that went on from the one before could not write its next in that place."""
     with a_run(folder) as run:
@@ -192,9 +169,6 @@ def test_a_checkpoint_that_lost_its_table_is_not_passed_over(folder: Path) -> No
     (folder / "checkpoints" / "000000100" / "checkpoint.json").unlink()
     with pytest.raises(BadRun, match="no older one"):
         Run.resume(folder)
-
-
-# ---- lines of metrics ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -241,15 +215,6 @@ def test_a_line_that_is_none_is_left_out_if_it_is_the_last_and_named_elsewhere(
         assert path.read_bytes() == before
 
 
-def test_a_run_whose_metrics_hold_a_foreign_line_is_let_go_of(folder: Path) -> None:
-    with a_run(folder) as run:
-        run.save(100, saving(1))
-    (folder / "metrics.jsonl").write_bytes(b"\xff\n")
-    for _ in range(2):
-        with pytest.raises(BadRun, match=r"Line 1 of .*metrics\.jsonl is not a line of metrics"):
-            Run.resume(folder)
-
-
 def averages(every: int, begins: int = 0) -> tuple[MetricMeans, list[Any]]:
     lines: list[Any] = []
     return MetricMeans(every, lambda steps, means: lines.append((steps, means)), begins=begins), lines
@@ -279,9 +244,6 @@ def test_each_agent_is_averaged_over_its_own_updates() -> None:
         made.add(0, {"red": {"loss": 1.0}})
         made.add(1, {"red": {"loss": odd}})
         assert math.isnan(lines[0][1]["red"]["loss"])
-
-
-# ---- a full disk ---------------------------------------------------------------------------------
 
 
 def scene(folder: Path, first: int, times: int | None) -> tuple[int, int, list[int]]:

@@ -72,12 +72,6 @@ def test_powers_of_ten_are_numbers_though_yaml_takes_them_for_words_and_none_is_
     assert read(total_steps=10**400).checkpoint_every == 10**399
 
 
-def test_what_was_resolved_is_resolved_to_the_same() -> None:
-    settings = read(parallel={"use_threads": True}, agents={"red": {"speed": 1}})
-    assert read_settings(settings.described()) == settings
-    assert "parallel" not in settings.described()
-
-
 def test_what_the_file_does_not_say_comes_from_elsewhere(tmp_path: Path) -> None:
     path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\nlog_every: 3\n")
     settings = load_settings(path, ["seed=3"], {"log_every": 7, "checkpoint_every": 9, "seed": 1})

@@ -17,8 +17,6 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from parallel_envs import cli
-from parallel_envs.cli.evaluate import slow_imports
-from parallel_envs.evaluation import candidates_of
 from parallel_envs.learners import IndependentLearners, PPOConfig
 from parallel_envs.learners.agent import ALGORITHMS, AgentLearner, LearnerPolicy, configs_by_name
 from parallel_envs.learners.checkpoint import BadCheckpoint, save_agent, save_checkpoint
@@ -84,12 +82,6 @@ def test_agents_of_one_shape_are_computed_in_one_pass(tmp_path: Path) -> None:
     seen = {agent: values(one.algorithm.observation_space, source, ()) for agent, one in agents.items()}
     with WrappedMultiAgentPolicy(policies, strategy="batch") as together:
         assert together.step(seen) == {agent: policy.step(seen[agent]) for agent, policy in policies.items()}
-
-
-def test_workers_that_will_need_torch_get_it_at_once(tmp_path: Path) -> None:
-    saved(tmp_path, "ppo")
-    assert slow_imports(candidates_of([str(tmp_path), "random"])) == ("torch",)
-    assert slow_imports(candidates_of(["random"])) == ()
 
 
 def test_what_does_not_fit_is_told(tmp_path: Path) -> None:

@@ -14,14 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 
-from parallel_envs.engine import Death
 from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.ppo import PPOConfig
-from parallel_envs.learners.updates import MODES, AutoUpdates, ProcessUpdates
+from parallel_envs.learners.updates import AutoUpdates, ProcessUpdates
 from parallel_envs.learners.updates import mode as update_modes
-from parallel_envs.learners.updates.process import AN_UPDATE, GIVEN_UP, worker_fault
 from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import CASES, learners, live, mode_of, plans, time_is_up_when, updated
 
@@ -111,38 +108,6 @@ def test_agents_of_different_kinds_come_to_the_same_in_every_mode(name: str) -> 
     assert_same(trained("sequential", everyone, num_updates), trained(name, everyone, num_updates))
 
 
-def test_partial_rounds_are_not_lost_while_workers_are_measured() -> None:
-    case, results = "ppo-small", []
-    for name in ("sequential", "auto"):
-        agents = learners(case, 2)
-        with mode_of(name, agents, 1) as mode:
-            if isinstance(mode, AutoUpdates):
-                mode._largest = 2
-                mode._turn_to("process")
-            for number in range(3):
-                live(agents, number)
-                drawn = plans(agents)
-                updated(mode, agents, {agent: drawn[agent] for agent in agents if agent == "agent_0" or number != 1})
-        results.append({agent: one.state()["arrays"] for agent, one in agents.items()})
-    assert_same_batch(results[1], results[0])
-
-
-@pytest.mark.parametrize(
-    ("name", "num_updates"),
-    [
-        *(("fused", 5), ("thread", 5)),
-        *(pytest.param(name, MANY, marks=pytest.mark.slow) for name in MODES_BESIDE_SEQUENTIAL),
-    ],
-)
-def test_pictures_come_to_the_very_same_after_any_number_of_updates(name: str, num_updates: int) -> None:
-    """Stacked they would not: rounding decides on which side of its kink an activation falls."""
-    config = PPOConfig(rollout_length=8, minibatch_size=24, num_epochs=1, network="cnn", hidden=(8,))
-    kinds = {f"agent_{index}": (config, Box(0, 255, (12, 10, 3), np.uint8), Discrete(3)) for index in range(2)}
-    one, other = (trained(mode, kinds, num_updates) for mode in ("sequential", name))
-    for agent in kinds:
-        assert_same_batch(other[agent]["arrays"], one[agent]["arrays"])
-
-
 def test_no_thread_goes_on_behind_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     began, go, ended = threading.Event(), threading.Event(), []
     wait, strikes = futures.wait, [KeyboardInterrupt()]
@@ -199,16 +164,6 @@ def test_learning_rates_may_fall_each_in_its_own_way(name: str) -> None:
     for agent in configs:
         moved = not np.array_equal(once[agent]["arrays"]["weights"], later[agent]["arrays"]["weights"])
         assert moved is (agent != "stops")
-
-
-def test_learning_changes_the_weights_and_an_update_without_plans_does_nothing() -> None:
-    fresh, later = learners("ppo"), trained("fused", "ppo", 2)
-    for agent, one in fresh.items():
-        assert np.abs(one.state()["arrays"]["weights"] - later[agent]["arrays"]["weights"]).max() > 1e-4
-    assert set(MODES) == {"sequential", "thread", "process", "fused", "auto"}
-    for name in ("sequential", "fused", "auto"):
-        with mode_of(name, learners("ppo")) as mode:
-            assert mode.update({}) == {}
 
 
 def test_auto_says_what_it_chose_and_why() -> None:
@@ -297,14 +252,6 @@ def hang(inside: Path, *_: Any) -> Any:
 
 def _end(*_: Any) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_death_is_told_with_the_last_output() -> None:
-    error = worker_fault(Death(2, 77, 3, ("one", "two")), ["a", "b"], AN_UPDATE, GIVEN_UP)
-    assert isinstance(error, WorkerDied)
-    assert (error.worker, error.pid, error.exitcode) == (2, 77, 3)
-    assert str(error).startswith("Worker 2, which learns for ['a', 'b'] (pid 77), ended with exit code 3 during an")
-    assert str(error).endswith("Its last output:\n  one\n  two")
 
 
 class Stillborn:

@@ -31,9 +31,6 @@ def both(value: Any) -> Any:
     return np.stack([value] * NUM_ENVS)
 
 
-# ---- the golden trajectory -----------------------------------------------------------------------
-
-
 @modes
 @backends
 def test_the_golden_trajectory(backend: Backend, mode: AutoresetMode) -> None:
@@ -90,9 +87,6 @@ def begin_again(envs: ParallelEnvManager) -> None:
         case _:
             return
     assert_same_batch(observations, both(shown(START)))
-
-
-# ---- tasks ---------------------------------------------------------------------------------------
 
 
 def wrap(lineage: type[Playing], **settings: Any) -> MultiEpisodeWrapper:

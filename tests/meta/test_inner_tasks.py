@@ -41,9 +41,6 @@ def play(env: MultiEpisodeWrapper) -> list[int]:
     return seen
 
 
-# ---- given and kept ------------------------------------------------------------------------------
-
-
 @each_way
 @pytest.mark.parametrize("said", [{"task": 7}, {"options": {"task": 7}}, {"task": Task(7, 99)}])
 def test_a_task_is_kept_through_inner_resets(lineage: type[Playing], said: dict[str, Any]) -> None:
@@ -85,9 +82,6 @@ def test_a_method_that_the_env_has_not_is_missing_and_none_is_a_task() -> None:
     assert env.unwrapped.options == {"task": None}  # type: ignore[attr-defined]  # it is a ByOptions
 
 
-# ---- options -------------------------------------------------------------------------------------
-
-
 def test_options_and_tasks_are_copied_and_other_options_are_for_one_reset() -> None:
     env, bare = wrap(ByOptions()), None
     bare = env.unwrapped
@@ -117,9 +111,6 @@ def test_the_task_is_passed_on_to_those_that_take_it_there(lineage: Any, options
     bare = lineage()
     wrap(bare).reset(options=options)
     assert bare.options == passed
-
-
-# ---- the oracle ----------------------------------------------------------------------------------
 
 
 def test_the_oracle_asks_the_env() -> None:
@@ -154,9 +145,6 @@ def test_the_vector_is_that_of_the_task_as_the_env_tells_it() -> None:
     for lineage in (Telling, TellingCurrent):
         env = wrap(lineage(), oracle=True, task_vector=lambda words: [float(words.removeprefix("my "))])
         assert env.reset(task=7)[0][3] == 7
-
-
-# ---- bad input -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,6 @@ def first_draws(envs: ParallelEnvManager, **reset: Any) -> list[float]:
     return [float(one) for one in envs.reset(**reset)[0][:, 0]]
 
 
-# ---- one env -------------------------------------------------------------------------------------
-
-
 def test_an_env_of_an_id_or_a_spec() -> None:
     env = make_env("CartPole-v1", 3, render_mode="rgb_array", add_time=True)
     assert isinstance(env, MultiEpisodeWrapper)
@@ -79,9 +76,6 @@ def test_the_seed_is_that_of_the_first_reset_and_of_the_actions() -> None:
     env = make_env("Pendulum-v1", 1, seed=3)
     env.reset()
     assert env.action_space.np_random.random() != np.random.default_rng(3).random(), "a stream of their own"
-
-
-# ---- many ----------------------------------------------------------------------------------------
 
 
 def test_each_env_has_its_seed_whatever_the_workers() -> None:
@@ -138,9 +132,6 @@ def test_an_env_that_is_written_in_the_users_script_works_in_workers(tmp_path: P
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     run = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
     assert run.stdout.strip() == "[[0.0, 0.0, 7.0, 0.0], [0.0, 0.0, 8.0, 0.0]]", run.stderr
-
-
-# ---- bad input -----------------------------------------------------------------------------------
 
 
 def never() -> Any:

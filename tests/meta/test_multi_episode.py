@@ -39,9 +39,6 @@ def expected_info(row: Row, began: int) -> dict[str, Any]:
     return info
 
 
-# ---- the golden trajectory -----------------------------------------------------------------------
-
-
 def test_the_golden_trajectory() -> None:
     env = wrapped()
     for _ in range(2):
@@ -89,9 +86,6 @@ def test_inner_resets_have_no_seed_and_an_outer_reset_in_the_middle_begins_anew(
     assert_same_batch(env.reset(seed=1)[0], shown(START))
     assert env.inner_episode == 0
     assert VariBadWrapper is MultiEpisodeWrapper, "the first name"
-
-
-# ---- ends and horizons ---------------------------------------------------------------------------
 
 
 def test_a_truncated_last_episode_truncates() -> None:
@@ -161,9 +155,6 @@ def test_stepping_needs_a_reset() -> None:
     env.step(0)
 
 
-# ---- what is shown -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("space", "dtype"),
     [
@@ -222,9 +213,6 @@ def test_gymnasiums_checker_is_content() -> None:
     check_env(env, skip_render_check=True)
 
 
-# ---- actions -------------------------------------------------------------------------------------
-
-
 def test_box_actions_are_rescaled_to_the_envs_bounds() -> None:
     bounds = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
     bare = Shaped(spaces.Discrete(2), bounds)
@@ -259,9 +247,6 @@ def test_an_action_of_another_shape_is_not_spread_and_discrete_ones_are_not_resc
         env.step(np.zeros(1))
 
 
-# ---- seeds and specs -----------------------------------------------------------------------------
-
-
 def test_the_seed_is_for_the_first_reset() -> None:
     env, same = (Wrapper(FirstDraw(), 2, horizon=5, seed=3) for _ in range(2))
     drawn = [env.reset()[0][0] for _ in range(2)]
@@ -284,9 +269,6 @@ def test_its_spec_makes_it_again() -> None:
     assert_same_batch(again.reset(), env.reset())
     for _ in range(10):
         assert_same_batch(again.step(again.action_space.sample()), env.step(env.action_space.sample()))
-
-
-# ---- bad input -----------------------------------------------------------------------------------
 
 
 BOX = spaces.Box(-1, 1, (1,), np.float32)

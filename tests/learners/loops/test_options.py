@@ -19,7 +19,6 @@ from parallel_envs.learners.loops.options import (
     SCHEDULES,
     Candidate,
     Shares,
-    fewest_workers,
     ordered,
     share_workers,
 )
@@ -101,12 +100,6 @@ def test_a_budget_is_shared_out_and_never_exceeded() -> None:
     assert share_workers(4, 8, 1, env_workers=3) == Shares(3, 1)
     with pytest.raises(ValueError, match=r"budget of 4 .*hold 4 and learning needs at least 1, which makes 5"):
         share_workers(4, 8, 1, env_workers=4)
-
-
-def test_learning_beside_collecting_needs_a_worker() -> None:
-    assert fewest_workers("sync", "process", "sequential") == fewest_workers("overlap", "serial", "sequential") == 0
-    for asked in (("sync", "process", "process"), ("overlap", "process", "fused"), ("overlap", "thread", "sequential")):
-        assert fewest_workers(*asked) == 1
 
 
 def test_a_budget_that_environments_use_up_is_refused_before_anything_starts() -> None:

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_envs.learners import Diverged, IndependentLearners
+from parallel_envs.learners import IndependentLearners
 from parallel_envs.learners.agent import LearnerPolicy
 from parallel_envs.learners.loops import LoopOptions, learner_thread, open_loop
 from parallel_envs.learners.updates.mode import update_one
-from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import time_is_up_when
 from tests.learners.loops.scenes import CASES, GRU, PPO, SAC, advance, jobs_of, learners, unhurried
-from tests.learners.test_independent import Poisoned, Pressing
+from tests.learners.test_independent import Pressing
 
 STEPS = 75
 
@@ -238,14 +237,6 @@ class Failing:
         return self.mode.update(plans)
 
 
-def test_a_diverged_agent_is_named_and_the_others_have_learnt() -> None:
-    with learners(PPO, kind=Poisoned, on_divergence="raise") as made:
-        before = made.states()["blue"]["arrays"]["weights"]
-        with pytest.raises(Diverged, match="'red'"):
-            made.train(1000, mode="overlap", learn_in="thread")
-        assert not np.array_equal(made.states()["blue"]["arrays"]["weights"], before)
-
-
 def test_a_watcher_may_keep_learners_and_put_others_in_their_place() -> None:
     kept = []
 
@@ -309,21 +300,3 @@ def test_a_learner_that_hangs_is_ended_when_the_caller_stops(monkeypatch: pytest
         assert made.updates == 1
         made.train(80, mode="overlap")
         assert made.updates == 3
-
-
-def test_an_environment_that_dies_is_begun_anew_and_learning_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    killed: list[int] = []
-
-    def kill(made: IndependentLearners) -> None:
-        if made.updates == 2 and not killed:
-            killed.append(made.envs.envs.stats()[0]["pid"])
-            os.kill(killed[0], signal.SIGKILL)
-
-    with (
-        MultiAgentEnvManager([Pressing] * 4, num_workers=2, context="fork", on_failure="restart") as envs,
-        IndependentLearners(envs, PPO, update_mode="sequential", seed=1) as made,
-    ):
-        report = made.train(400, kill, mode="overlap", learn_in="thread")
-        assert killed
-        assert made.agents["red"].counters["updates"] >= 9
-        assert report.lags["red"].most == 1
