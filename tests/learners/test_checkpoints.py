@@ -38,8 +38,6 @@ from parallel_envs.learners.run_folder import Run, newest_checkpoint
 from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.testing import assert_same_batch
 
-pytest.importorskip("safetensors")
-
 NUM_KILLS = 12
 
 
@@ -196,15 +194,10 @@ def test_files_of_another_agent_are_not_taken_for_its_own(folder: Path) -> None:
     assert_same_batch(load_agent(folder / "red", "red"), state(3, width=2))
 
 
-NAMES = [["a/b", "..", ".", "é ü", "", "%"], ["Red", "red", "RED"], [1, "1", "x" * 300, "x" * 301], ["a-2", "A", "a"]]
-
-
-@pytest.mark.parametrize("bad", [{"counters": {"odd": object()}}, {"arrays": {"odd": np.array([None])}}])
-def test_a_state_that_cannot_be_written_leaves_the_old_checkpoint(folder: Path, bad: dict[str, Any]) -> None:
-    before = files_in(folder.parent)
-    with pytest.raises(TypeError, match="cannot"):
-        save_checkpoint(folder, {"red": state(), "blue": {**state(), **bad}})
-    assert files_in(folder.parent) == before
+NAMES: list[list[Any]] = [
+    ["a/b", "..", ".", "é ü", "", "%"],
+    ["Red", "red", "RED", 1, "1", "x" * 300, "x" * 301, "a-2", "A", "a"],
+]
 
 
 @given(st.lists(st.text("aA-0123. %/ü", max_size=4) | st.integers(-3, 12), unique=True))

@@ -118,7 +118,7 @@ FLAGS = {
 
 def test_agents_that_die_or_join_have_lived_what_happened_and_only_that() -> None:
     """`a` dies early, `b` joins late and is cut off, and `c` is there to the end. Step 6 and step 13 are resets."""
-    lived: dict[str, Trajectory] = {}
+    lived: dict[Any, Trajectory] = {}
     with scripted(COMING, PPOConfig(rollout_length=14, minibatch_size=14)) as learners:
         for _ in range(14):
             learners.step()

@@ -6,25 +6,31 @@ import copy
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, Space
+from typer.testing import CliRunner
 
-pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
+from parallel_envs import cli
 from parallel_envs.learners import BadCheckpoint, DQNConfig, IndependentLearners, PPOConfig
-from parallel_envs.learners.agent import AgentLearner
+from parallel_envs.learners.agent import ALGORITHMS, AgentLearner, LearnerPolicy, configs_by_name
 from parallel_envs.learners.algorithm import AlgorithmConfig
 from parallel_envs.learners.checkpoint import load_agent, replace_agent, save_agent, save_checkpoint
+from parallel_envs.learners.ppo import PPO as PPO_ALGORITHM
 from parallel_envs.learners.trained import TrainedAgent
 from parallel_envs.multiagent import MultiAgentEnvManager
+from parallel_envs.multiagent.by_name import env_factory
+from parallel_envs.policies import PolicySpec, load_policy
 from parallel_envs.seeding import SeedTree
 from parallel_envs.testing import assert_same_batch
-from tests.learners.lives import DQN, learners, live
+from parallel_envs.wrappers import WrappedMultiAgentPolicy
+from tests.learners.command_lines import Train
+from tests.learners.lives import DQN, learners, live, values
 from tests.learners.test_checkpoints import as_earlier_versions_wrote_it
 from tests.learners.test_independent import Pressing
 
@@ -251,3 +257,101 @@ def test_a_state_stays_as_it_is_while_the_agent_lives_on() -> None:
     agents["red"].memory._arrays["rewards"][:] = 9.0  # type: ignore[union-attr]  # a replay buffer, as DQN has
     agents["red"].stamps[:] = 9
     assert_same_batch(state, before)
+
+
+Learners = dict[Any, AgentLearner]
+
+
+def checkpoint_of(folder: Path, case: str) -> Learners:
+    agents: Learners = learners(case, 2)
+    save_checkpoint(folder, {agent: learner.state() for agent, learner in agents.items()})
+    return agents
+
+
+def spaces_of(learner: AgentLearner) -> dict[str, Any]:
+    algorithm = learner.algorithm
+    return {"observation_space": algorithm.observation_space, "action_space": algorithm.action_space}
+
+
+def loaded(folder: Path, learner: AgentLearner, class_path: str = "") -> Any:
+    spec = f"class={class_path},data={folder}" if class_path else str(folder)
+    return load_policy(spec, agent=learner.agent, **spaces_of(learner))
+
+
+@pytest.mark.parametrize("case", ["ppo-masked-kl", "ppo-box", "ppo-cnn", "ppo-gru", "dqn", "sac"])
+def test_a_trained_agent_does_what_its_learner_finds_best(case: str, tmp_path: Path) -> None:
+    for learner in checkpoint_of(tmp_path, case).values():
+        policy, best = loaded(tmp_path, learner), learner.policy()
+        best.deterministic = True
+        assert isinstance(policy, LearnerPolicy)
+        seen = values(learner.algorithm.observation_space, np.random.default_rng(3), (6,))
+        for row in range(6):
+            one = {key: part[row] for key, part in seen.items()} if isinstance(seen, dict) else seen[row]
+            np.testing.assert_array_equal(policy.step(one), best.step(one))
+
+
+def test_a_run_is_evaluated_by_its_folder(train: Train, tmp_path: Path) -> None:
+    assert train(f"folder={tmp_path / 'run'}", "total_steps=40").exit_code == 0
+    done = CliRunner().invoke(cli.app, ["eval", "-m", "CartPole-v1", "-p", str(tmp_path / "run"), "-e", "3"])
+    assert done.exit_code == 0, done.output
+    assert "3 of 3 episodes" in done.stderr
+
+
+@dataclass(frozen=True)
+class OwnConfig(PPOConfig):
+    """PPO by another name."""
+
+
+class Own(PPO_ALGORITHM):
+    name = "own"
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    ALGORITHMS[OwnConfig] = Own
+    yield
+    del ALGORITHMS[OwnConfig]
+
+
+def envs() -> MultiAgentEnvManager:
+    return MultiAgentEnvManager([env_factory("CartPole-v1")] * 2, backend="serial")
+
+
+@pytest.mark.usefixtures("registered")
+def test_agents_that_have_learnt_by_it_can_be_loaded(tmp_path: Path) -> None:
+    config = OwnConfig(rollout_length=8, minibatch_size=8, hidden=(8,))
+    with envs() as many, IndependentLearners(many, config, update_mode="sequential") as learners:
+        learners.train(32)
+        learners.save(tmp_path / "kept")
+    env = gym.make("CartPole-v1")
+    agent = TrainedAgent("agent_0", env.observation_space, env.action_space)
+    agent.load(tmp_path / "kept")
+    assert configs_by_name()["own"] is OwnConfig
+
+
+def test_one_that_is_not_registered_is_told_how() -> None:
+    with envs() as many, pytest.raises(TypeError, match=r"Give one of .*, or add your own there\."):
+        IndependentLearners(many, OwnConfig(rollout_length=8, minibatch_size=8))
+
+
+def test_one_agent_alone_may_be_everybodys_or_draw_its_actions_and_strangers_are_told(tmp_path: Path) -> None:
+    agents = checkpoint_of(tmp_path / "two", "ppo")
+    learner = agents["agent_0"]
+    sampling = loaded(tmp_path / "two", learner, "parallel_envs.learners.trained:SamplingAgent")
+    assert not sampling.deterministic
+    save_agent(tmp_path / "one", "agent_0", learner.state())
+    policy = PolicySpec.parse(str(tmp_path / "one")).for_agent("somebody else", **spaces_of(learner)).make()
+    policy.step(values(learner.algorithm.observation_space, np.random.default_rng(0), ()))
+    policy.reset()
+    policies = {agent: loaded(tmp_path / "two", one) for agent, one in agents.items()}
+    source = np.random.default_rng(1)
+    seen = {agent: values(one.algorithm.observation_space, source, ()) for agent, one in agents.items()}
+    with WrappedMultiAgentPolicy(policies, strategy="batch") as together:
+        assert together.step(seen) == {agent: policy.step(seen[agent]) for agent, policy in policies.items()}
+    stranger = TrainedAgent("agent_0", Box(-1, 1, (77,), np.float32), Discrete(2))
+    with pytest.raises(BadCheckpoint, match="does not fit 'agent_0' of this environment"):
+        stranger.load(tmp_path / "two")
+    with pytest.raises(BadCheckpoint, match=r"holds no agent 'agent_9'\. It holds 'agent_0', 'agent_1'"):
+        TrainedAgent("agent_9", Box(-1, 1, (3,), np.float32), Discrete(2)).load(tmp_path / "two")
+    with pytest.raises(RuntimeError, match="has learnt nothing yet"):
+        stranger.agent_policy()

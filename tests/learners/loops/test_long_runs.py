@@ -13,9 +13,6 @@ import numpy as np
 import pytest
 import yaml
 
-pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
 from parallel_envs.learners.loops import learner_thread
 from parallel_envs.learners.outcomes import outcome_in
 from parallel_envs.learners.run_folder import read_metrics
