@@ -84,13 +84,6 @@ def test_the_temperature_follows_its_own_loss_alone_and_rises_while_the_policy_i
     assert temperatures[0] < 0.2 < temperatures[1]
 
 
-def test_the_slow_critics_follow_the_critics() -> None:
-    one, module = parameters(target_rate=1.0)
-    update_one(one, one.algorithm.draw(buffer_of(SEEN, ARM, source()), source()))
-    pairs = zip(module.critics.parameters(), module.targets.parameters(), strict=True)
-    assert all(torch.equal(fast.detach(), slow) for fast, slow in pairs)
-
-
 def test_it_learns_where_the_reward_is() -> None:
     memory, draws = ReplayBuffer(SEEN, ARM, 500, 1), source()
     over, going = np.ones(1, np.bool_), np.zeros(1, np.bool_)

@@ -15,7 +15,7 @@ import yaml
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig
 from parallel_envs.learners.agent import configs_by_name
 from parallel_envs.learners.config import BadSettings, TrainSettings, algorithm_configs, load_settings
-from parallel_envs.learners.run_folder import newest_checkpoint, read_metrics
+from parallel_envs.learners.run_folder import read_metrics
 from parallel_envs.learners.train import build_learners
 from parallel_envs.learners.updates import UPDATE_TIMEOUT
 from parallel_envs.testing import assert_same_batch
@@ -41,19 +41,6 @@ class PoisonedAtFirst(Poisoned):
         if self.num_episodes == 4:
             self.poison = 1.0
         return super().reset(seed, options)
-
-
-class Failing(Pressing):
-    """Cannot go beyond its eighth step."""
-
-    action_space = Pressing.observation_space
-    num_steps = 0
-
-    def step(self, actions: Any) -> Any:
-        self.num_steps += 1
-        if self.num_steps == 8:
-            raise LookupError("no way")
-        return super().step({"red": 1, "blue": [0.5]})
 
 
 def test_a_run_leaves_its_settings_metrics_and_checkpoints(train: Train, tmp_path: Path) -> None:
@@ -186,19 +173,6 @@ def test_mistakes_are_told_in_plain_words(words: list[str], message: str, train:
     assert "Traceback" not in told
     assert "Give turns" not in told
     assert not (tmp_path / "run").exists()
-
-
-def test_what_an_environment_raises_is_told_with_its_own_traceback(train: Train, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    done = train("env=tests.learners.test_cli:Failing", "on_failure=raise", f"folder={folder}")
-    assert done.exit_code == 1
-    assert "in step\n    raise LookupError" in done.output
-    assert "during step 9: no way" in done.output
-    assert "learners/train.py" not in done.output
-    assert "Ended by an error (EnvError) after 14 of 80 steps" in done.output
-    assert newest_checkpoint(folder) is None
-    assert "holds no checkpoint yet. Begin the run anew in another folder." in " ".join(done.output.split())
-    assert "Next:" not in done.output
 
 
 def test_a_run_whose_agent_diverges_ends_or_goes_on_and_fails_if_it_has_learnt_nothing(

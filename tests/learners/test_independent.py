@@ -242,30 +242,11 @@ def test_a_frozen_agent_acts_and_does_not_learn_not_even_from_what_it_remembers(
         after = weights(learners)
         np.testing.assert_array_equal(after["red"], before["red"])
         assert not np.array_equal(after["blue"], before["blue"])
-        assert "red" in learners.returns()
+        assert 0 <= learners.returns()["red"] <= 5
     agents = lives.learners("dqn-small", 2)
     lives.live(agents, 0, 16)
     agents["agent_0"].counters["frozen"] = True
     assert [one.ready for one in agents.values()] == [False, True]
-
-
-def test_each_episode_has_a_return_and_a_beginning_of_its_own() -> None:
-    """Of five steps, with a pay of one at most."""
-    with learning({"red": DQN, "blue": SAC}) as learners:
-        learners.begin()
-        first = copy.deepcopy(learners._observations)
-        for _ in range(59):
-            learners.step()
-        assert 0 <= learners.returns()["red"] <= 5
-        memory = learners.agents["red"].memory.state()["arrays"]  # type: ignore[union-attr]  # a replay buffer
-        assert (
-            memory["begins"].sum()
-            == len(memory["begins"]) // 5 + (len(memory["begins"]) % 5 > 0) * learners.envs.num_envs
-        )
-        learners.begin()
-        assert np.any(learners._observations["red"] != first["red"])  # type: ignore[index]
-        learners.load_states(learners.states())
-        assert learners._observations is None  # the next step begins episodes
 
 
 def test_the_policy_acts_with_what_was_learnt_and_watchers_are_told_of_updates() -> None:
@@ -278,22 +259,6 @@ def test_the_policy_acts_with_what_was_learnt_and_watchers_are_told_of_updates()
                 np.testing.assert_array_equal(acting[name], tensor)
         assert [updates for updates, _ in seen] == list(range(1, learners.updates + 1))
         assert all(value > 0 for value in learners.seconds.values())
-
-
-def test_what_is_saved_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    pytest.importorskip("safetensors")
-    found = []
-    for resumes in (False, True):
-        with learning({"red": DQN, "blue": SAC}, seed=4) as learners:
-            if resumes:
-                learners.load(tmp_path / "kept")
-            else:
-                learners.train(120)
-                learners.save(tmp_path / "kept")
-            learners.begin()
-            learners.train(120)
-            found.append({agent: {**state, "memory": None} for agent, state in learners.states().items()})
-    assert_same_batch(found[1], found[0])
 
 
 def test_learners_that_take_turns_in_the_same_environments_begin_episodes_of_their_own() -> None:

@@ -20,7 +20,7 @@ from parallel_envs.learners.distributions import (
     log_normal_cdf,
 )
 from parallel_envs.learners.networks import Image, ObservationEncoder
-from parallel_envs.learners.parameters import LANES, ParameterMatrix, step_rows
+from parallel_envs.learners.parameters import ParameterMatrix, step_rows
 
 SOURCE = np.random.default_rng(3)
 
@@ -179,31 +179,3 @@ def test_adam_is_torch_s_for_each_row(num_steps: int) -> None:
             row.grad = own
             optimiser.step()
     assert torch.allclose(strip.weights, torch.stack([row.detach() for row in rows]), atol=1e-6)
-
-
-@pytest.mark.parametrize("num_lanes", [1, 3, 70])
-def test_rows_that_step_together_get_the_same_bits_as_each_by_itself(num_lanes: int) -> None:
-    generator = torch.Generator().manual_seed(num_lanes)
-    weights, first, second = torch.randn(3, 5, LANES * num_lanes, generator=generator)
-    one = ParameterMatrix(weights, torch.zeros(5, 0), first, second.square(), torch.full((5,), 3.0))
-    other = one.clone()
-    for _ in range(5):
-        gradient = torch.randn(weights.shape, generator=generator)
-        step_rows(one, gradient.clone(), [True] * 5, [0.1] * 5)
-        for row in range(5):
-            step_rows(other.row(row), gradient[row : row + 1].clone(), [True], [0.1])
-    for mine, theirs in zip(one, other, strict=True):
-        assert torch.equal(mine, theirs)
-
-
-def test_a_row_that_is_not_active_keeps_everything() -> None:
-    strip = ParameterMatrix(
-        torch.rand(2, 4), torch.rand(2, 0), torch.rand(2, 4), torch.rand(2, 4), torch.full((2,), 3.0)
-    )
-    before = strip.clone()
-    step_rows(strip, torch.full((2, 4), float("nan")), [False, False], [1.0, 1.0])
-    step_rows(strip, torch.tensor([[1.0] * 4, [float("nan")] * 4]), [True, False], [1.0, 1.0])
-    assert strip.steps.tolist() == [4.0, 3.0]
-    assert not torch.equal(strip.weights[0], before.weights[0])
-    for mine, old in zip(strip.row(1), before.row(1), strict=True):
-        assert torch.equal(mine, old)

@@ -269,13 +269,3 @@ def test_vtrace_is_its_definition() -> None:
             behind = 0.0 if ends else DISCOUNT * TRACE * lead(row, step + 1)
             np.testing.assert_allclose(returns[row, step], values[row, step] + lead(row, step), atol=1e-5)
             np.testing.assert_allclose(advantages[row, step], brought[row, step] + behind, atol=1e-5)
-
-
-def test_filler_says_nothing() -> None:
-    lived, values, ratios = life(2)
-    before = advantages_and_returns(lived, values, DISCOUNT, TRACE, ratios)
-    gone = ~lived["valid"]
-    lived["rewards"] = torch.where(gone, torch.inf, lived["rewards"])
-    after = advantages_and_returns(lived, values, DISCOUNT, TRACE, torch.where(gone, torch.nan, ratios))
-    for one, other in zip(before, after, strict=True):
-        np.testing.assert_array_equal(one[lived["valid"]], other[lived["valid"]])

@@ -17,7 +17,7 @@ from gymnasium.wrappers import TimeLimit
 from parallel_envs import VariBadWrapper
 from parallel_envs.meta import MultiEpisodeWrapper
 from parallel_envs.testing import assert_same_batch
-from tests.meta.counting_envs import Counting, Endless, FailingReset, FirstDraw, Reusing, Shaped
+from tests.meta.counting_envs import Counting, Endless, FailingReset, Reusing, Shaped
 from tests.meta.golden import ROWS, SHOWING, START, Row, shown, wrapped
 
 Wrapper: Any = MultiEpisodeWrapper
@@ -217,17 +217,6 @@ def test_box_actions_are_rescaled_to_the_envs_bounds() -> None:
     env.reset()
     env.step(2)
     assert env.unwrapped.actions == [2]
-
-
-def test_the_seed_is_for_the_first_reset() -> None:
-    env, same = (Wrapper(FirstDraw(), 2, horizon=5, seed=3) for _ in range(2))
-    drawn = [env.reset()[0][0] for _ in range(2)]
-    assert drawn == [same.reset()[0][0] for _ in range(2)]
-    assert drawn[0] == Wrapper(FirstDraw(), 2, horizon=5).reset(seed=3)[0][0]
-    assert drawn[0] != drawn[1]
-    env, reference = Wrapper(FirstDraw(), 2, horizon=5, seed=3), FirstDraw()
-    drawn = [env.reset(seed=4)[0][0], env.reset()[0][0]]
-    assert drawn == [reference.reset(seed=4)[0][0], reference.reset()[0][0]], "another seed takes its place"
 
 
 def test_its_spec_makes_it_again() -> None:

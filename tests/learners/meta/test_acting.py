@@ -1,4 +1,7 @@
-"""A row's actions depend on its own rollout only."""
+"""What acting sees and remembers at the ends of inner and outer episodes, against a loop written by hand.
+
+The loop knows the bare environment and the bare network, nothing of wrappers, collection or batches.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,11 @@ from parallel_envs.learners.meta import AGENT_ARCHS, Learner
 from parallel_envs.learners.meta.agent import MetaPolicy, make_algorithm, read_algorithm
 from parallel_envs.learners.meta.memory import GRU, MemoryConfig
 from parallel_envs.learners.parameters import AgentParameters
-from parallel_envs.policies import Rows
 from parallel_envs.rollouts import Rollout
 from parallel_envs.seeding import SeedTree
 from tests.learners.meta.families import FAST, PPO, Scripted, settings
 
 ROWS, SEEN = 6, 8
-FAST_WEIGHTS = MemoryConfig("fast_weights", 5, 6)
 
 
 def policy(arch: AGENT_ARCHS, space: Any, deterministic: bool = False, form: MemoryConfig = GRU) -> MetaPolicy:
@@ -29,33 +30,6 @@ def policy(arch: AGENT_ARCHS, space: Any, deterministic: bool = False, form: Mem
     seen = Box(-np.inf, np.inf, (SEEN,), np.float32)
     algorithm = make_algorithm(read_algorithm(given, arch), arch, seen, space, form)
     return MetaPolicy(AgentParameters(algorithm, 3).module.actor, algorithm, deterministic=deterministic)
-
-
-def acted(one: MetaPolicy, observations: Any, state: Any, seeds: list[int]) -> tuple[Any, Any]:
-    rows = Rows([np.random.default_rng(seed) for seed in seeds], lambda: list(observations))
-    return one.act(observations, state, np.zeros(len(seeds), np.bool_), rows)
-
-
-def remembered(one: MetaPolicy, source: np.random.Generator) -> tuple[Any, ...]:
-    return tuple(source.standard_normal(part.shape).astype(np.float32) for part in one.initial_state(ROWS))
-
-
-@pytest.mark.parametrize(("arch", "form"), [*((arch, GRU) for arch in AGENT_ARCHS), (AGENT_ARCHS.Memory, FAST_WEIGHTS)])
-@pytest.mark.parametrize("space", [Discrete(5), Box(-1.0, 1.0, (3,), np.float32)], ids=["discrete", "box"])
-def test_a_row_does_not_depend_on_what_the_others_do(arch: AGENT_ARCHS, form: MemoryConfig, space: Any) -> None:
-    """To the bit, in batches of the same shape: others see, remember and draw something else altogether."""
-    one, source = policy(arch, space, form=form), np.random.default_rng(0)
-    for row in range(ROWS):
-        seen = source.standard_normal((2, ROWS, SEEN)).astype(np.float32)
-        states = [remembered(one, source) for _ in "ab"]
-        seen[1, row] = seen[0, row]
-        for mine, other in zip(*states, strict=True):
-            other[row] = mine[row]
-        seeds = [[row if place == row else 100 * which + place for place in range(ROWS)] for which in (1, 2)]
-        first, then = (acted(one, seen[which], states[which], seeds[which]) for which in (0, 1))
-        np.testing.assert_array_equal(first[0][row], then[0][row])
-        for mine, other in zip(first[1], then[1], strict=True):
-            np.testing.assert_array_equal(mine[row], other[row])
 
 
 def test_memory_markov_does_not_see_the_step_before() -> None:

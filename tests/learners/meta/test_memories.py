@@ -82,21 +82,6 @@ def test_padding_after_a_rollouts_end_changes_nothing_before_it() -> None:
         assert end == STEPS or not torch.equal(one(filled)[row, end], one(features)[row, end])
 
 
-def test_places_count_and_sum_up_what_came_of_being_there() -> None:
-    """With one place per address the matrix is a table of visits and outcomes."""
-    one, scale = network(), 0.01  # rewards too small to say where to look
-    with torch.no_grad():
-        one.keys.weight.copy_(100.0 * torch.eye(PLACES, WIDTH))
-        one.values.weight.zero_()
-        one.values.bias[0], one.values.weight[1, 3] = 1.0, 1.0 / scale
-    places, rewards = [0, 1, 0, 0, 2, 1, 0], [0.0, 0.5, -1.0, 2.0, 0.25, 4.0, 8.0]  # told one step later
-    features = torch.cat([torch.eye(3)[places], scale * torch.tensor(rewards)[:, None]], 1)
-    read = one(features[None])[0, :, WIDTH : WIDTH + 2].detach().numpy()
-    for now, place in enumerate(places):
-        brought = [rewards[step + 1] for step in range(now) if places[step] == place]
-        np.testing.assert_allclose(read[now], (len(brought), sum(brought)), atol=1e-4)
-
-
 SEEN = Box(-np.inf, np.inf, (4,), np.float32)
 forms = pytest.mark.parametrize("form", [GRU, MemoryConfig("fast_weights", 5, 6)], ids=["gru", "fast weights"])
 LENGTHS = (3, 5, 2, 4)
