@@ -75,30 +75,21 @@ class _File:
 def full_disk(folder: Path) -> Iterator[FullDisk]:
     """Have the disk that holds `folder` be one that can be filled, for files that are opened within the context."""
     disk = FullDisk(folder)
-    opened, made, renamed, replaced, synced = os.fdopen, os.mkdir, os.rename, os.replace, os.fsync
 
-    def mkdir(path: Any, *how: Any, **more: Any) -> None:
-        if not Path(path).is_dir():
-            disk.need_room(path)
-        made(path, *how, **more)
+    def needing(function: Any) -> Any:
+        def called(path: Any, *how: Any, **more: Any) -> Any:
+            if isinstance(path, int):
+                disk.need_room(Path(f"/proc/self/fd/{path}").readlink())
+            elif function.__name__ != "mkdir" or not Path(path).is_dir():
+                disk.need_room(path)
+            return function(path, *how, **more)
 
-    def rename(path: Any, target: Any, **more: Any) -> None:
-        disk.need_room(path)
-        renamed(path, target, **more)
+        return called
 
-    def replace(path: Any, target: Any, **more: Any) -> None:
-        disk.need_room(path)
-        replaced(path, target, **more)
-
-    def fsync(descriptor: int) -> None:
-        disk.need_room(Path(f"/proc/self/fd/{descriptor}").readlink())
-        synced(descriptor)
-
+    opened = os.fdopen
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fdopen", lambda *how, **more: _File(opened(*how, **more), disk))
         patch.setattr(files, "io", SimpleNamespace(FileIO=lambda fd, mode: _File(io.FileIO(fd, mode), disk)))
-        patch.setattr(os, "mkdir", mkdir)
-        patch.setattr(os, "rename", rename)
-        patch.setattr(os, "replace", replace)
-        patch.setattr(os, "fsync", fsync)
+        for function in (os.mkdir, os.rename, os.replace, os.fsync):
+            patch.setattr(os, function.__name__, needing(function))
         yield disk

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
 
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
-from parallel_envs.learners.distributions import stochastic_head
 from parallel_envs.learners.dqn import DQN
-from parallel_envs.learners.networks import ObservationEncoder
 from parallel_envs.learners.ppo import PPO
 from parallel_envs.learners.sac import SAC
 from parallel_envs.multiagent import MultiAgentEnvManager
@@ -62,14 +59,8 @@ def test_a_setting_out_of_range_is_named(kind: Any, name: str, wrong: list[Any],
     for value in wrong:
         with pytest.raises(ValueError, match=rf"{kind.__name__}\.{name}="):
             kind(**{name: value, **others})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("learning_rate", "1e-3"), ("discount", "a"), ("entropy_weight", None), ("hidden", (8, "9"))]
-)
-def test_a_word_in_the_place_of_a_number_is_called_that(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"^PPOConfig\.{name}={re.escape(repr(value))} is not a number"):
-        PPOConfig(**{name: value})
+    with pytest.raises(ValueError, match=r"^PPOConfig\.hidden=\(8, '9'\) is not a number"):
+        PPOConfig(hidden=(8, "9"))  # type: ignore[arg-type]  # that is its point
 
 
 MASK, CNN = Dict({"observation": SEEN, "action_mask": THREE}), dataclasses.replace(SMALL, network="cnn")
@@ -96,6 +87,18 @@ SPACES: list[tuple[Any, Any, Any, Any, str]] = [
         Box(0, 3, (1,), np.int64),
         "Agent 'red' cannot learn with sac: .*floating Box spaces only",
     ),
+    *(
+        (
+            PPO,
+            SMALL,
+            Dict({"observation": SEEN, "action_mask": mask}),
+            THREE,
+            "'red' .* is not a mask for .* Give Multi",
+        )
+        for mask in (Box(-np.inf, 0.0, (3,)), Box(-1.0, 1.0, (3,)), Box(0, 255, (3,), np.uint8), MultiBinary(4))
+    ),
+    (PPO, SMALL, Dict({"observation": SEEN, "action_mask": MultiDiscrete([2, 3, 2])}), THREE, "'red' .* is not a mask"),
+    (PPO, SMALL, SEEN, MultiBinary(2), "Give a Discrete, MultiDiscrete or"),
 ]
 
 
@@ -107,34 +110,12 @@ def test_a_space_that_an_algorithm_cannot_take_is_named_with_the_agent(
         algorithm(config, seen, acts, agent="red")
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [
-        *(Box(-np.inf, 0.0, (3,)), Box(-1.0, 1.0, (3,)), Box(0, 255, (3,), np.uint8), MultiBinary(4)),
-        *(MultiDiscrete([2, 3, 2]), MultiDiscrete([2, 2, 2], start=[1, 0, 0])),
-    ],
-)
-def test_a_mask_that_would_be_read_as_something_else_is_refused(mask: Any) -> None:
-    with pytest.raises(TypeError, match=r"Agent 'red' .* is not a mask for Discrete\(3\)\. Give MultiBinary"):
-        PPO(SMALL, Dict({"observation": SEEN, "action_mask": mask}), THREE, agent="red")
-
-
-def test_spaces_without_a_network_or_a_distribution_are_refused() -> None:
-    for space in (Text(3), Box(0, 9, (2,), np.int64), MultiBinary(2)):
-        with pytest.raises(TypeError, match="Give a Discrete, MultiDiscrete or"):
-            stochastic_head(space)
-    with pytest.raises(TypeError, match="not supported as an observation"):
-        ObservationEncoder(Text(3))
-
-
 OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"update_mode": "parallel"}, ValueError, "update_mode='parallel' is unknown"),
     ({"update_mode": ["fused"]}, ValueError, r"update_mode=\['fused'\] is unknown"),
     ({"on_divergence": "ignore"}, ValueError, "on_divergence='ignore' is unknown"),
     ({"workers": 0}, ValueError, "workers=0 is too small"),
-    ({"workers": -1}, ValueError, "workers=-1 is too small"),
     ({"workers": 1.5}, TypeError, "workers=1.5 is not a whole number"),
-    ({"workers": "2"}, TypeError, "workers='2' is not a whole number"),
     ({"workers": True}, TypeError, "workers=True is not a whole number"),
     ({"config": {"red": SMALL}}, ValueError, "no config 'blue'"),
     ({"config": dict.fromkeys(("red", "blue", "green"), SMALL)}, ValueError, "no agent or no config 'green'"),
@@ -145,13 +126,11 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "kind", "words"), OPTIONS)
-def test_learners_refuse_an_option_and_name_it(options: Any, kind: type[Exception], words: str) -> None:
-    with pressing() as envs, pytest.raises(kind, match=words):
-        IndependentLearners(**{"envs": envs, "config": SMALL, **options})
-
-
-def test_envs_that_hide_last_observations_are_refused() -> None:
+def test_learners_refuse_an_option_and_environments_that_hide_last_observations() -> None:
+    with pressing() as envs:
+        for options, kind, words in OPTIONS:
+            with pytest.raises(kind, match=words):
+                IndependentLearners(**{"envs": envs, "config": SMALL, **options})
     with (
         MultiAgentEnvManager([Pressing], backend="serial", autoreset_mode="SameStep") as envs,
         pytest.raises(ValueError, match=r"autoreset_mode=.*which hides what agents saw last"),

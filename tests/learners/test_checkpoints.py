@@ -38,8 +38,6 @@ from parallel_envs.learners.run_folder import Run, newest_checkpoint
 from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.testing import assert_same_batch
 
-pytest.importorskip("safetensors")
-
 NUM_KILLS = 12
 
 
@@ -86,9 +84,6 @@ def files_in(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-# ---- there and back ------------------------------------------------------------------------------
-
-
 def test_a_checkpoint_brings_back_every_agent_from_a_folder_of_its_own_without_pickle(folder: Path) -> None:
     loaded = load_checkpoint(folder)
     assert_same_batch(loaded.agents, {"red": state(1), "blue": buffered(2), 7: state(3, width=2)})
@@ -98,16 +93,6 @@ def test_a_checkpoint_brings_back_every_agent_from_a_folder_of_its_own_without_p
     assert generator.random() == expected.random()
     assert {path.name for path in folder.iterdir()} == {"checkpoint.json", "red", "blue", "7"}
     assert {path.name for path in (folder / "blue").iterdir()} == {"agent.json", "arrays.safetensors", "memory.npz"}
-
-
-@pytest.mark.parametrize(
-    "agents",
-    [["a/b", "..", ".", "é ü"], ["Red", "red", "RED"], [1, "1"], ["x" * 300, "x" * 301], ["a-2", "A", "a"], ["", "%"]],
-)
-def test_names_that_no_folder_can_have_are_kept_apart(agents: list[Any], tmp_path: Path) -> None:
-    states = {agent: state(number) for number, agent in enumerate(agents)}
-    save_checkpoint(tmp_path / "checkpoint", states)
-    assert_same_batch(load_checkpoint(tmp_path / "checkpoint").agents, states)
 
 
 @pytest.mark.parametrize("exchanges", [True, False])
@@ -124,73 +109,6 @@ def test_a_new_checkpoint_takes_the_place_of_the_old_one_also_where_names_cannot
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_a_checkpoint_may_be_saved_through_a_link(folder: Path) -> None:
-    link = folder.with_name("link")
-    link.symlink_to(folder)
-    for number in range(3):
-        save_checkpoint(link, {"red": state(number)})
-        assert_same_batch(load_checkpoint(folder).agents, {"red": state(number)})
-    assert {path.name for path in folder.parent.iterdir()} == {"checkpoint", "link"}
-
-
-SAVES = [save_checkpoint, lambda path, agents: save_agent(path, "red", agents["red"])]
-
-
-@pytest.mark.parametrize("save", SAVES)
-def test_a_place_that_is_no_checkpoint_is_not_written_over(
-    save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for path in ("", "."):
-        with pytest.raises(ValueError, match="names no folder that could be written anew"):
-            save(path, {"red": state()})
-    folder, file = tmp_path / "folder", tmp_path / "file"
-    folder.mkdir()
-    (folder / "thesis.tex").write_text("words")
-    file.write_text("words")
-    for taken in (folder, file):
-        with pytest.raises(FileExistsError, match="not written over"):
-            save(taken, {"red": state()})
-    assert files_in(tmp_path) == {"folder/thesis.tex": b"words", "file": b"words"}
-
-
-# ---- one agent -----------------------------------------------------------------------------------
-
-
-def test_an_exported_agent_stands_alone(folder: Path, tmp_path: Path) -> None:
-    export_agent(folder, "blue", tmp_path / "exported")
-    assert_same_batch(load_agent(tmp_path / "exported"), buffered(2))
-    assert_same_batch(load_agent(folder / "blue"), buffered(2))
-
-
-def test_an_agent_is_not_written_into_a_checkpoint_from_outside(folder: Path) -> None:
-    before = files_in(folder)
-    for name in ("blue", "green"):
-        with pytest.raises(FileExistsError, match=r"within a checkpoint, which is to stay whole.*replace_agent"):
-            export_agent(folder, "red", folder / name)
-    assert files_in(folder) == before
-
-
-def test_an_agent_that_is_alone_need_not_be_named(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadCheckpoint, match=r"holds several agents\. Name one: 'red', 'blue', 7"):
-        load_agent(folder)
-    save_checkpoint(tmp_path / "alone", {"red": state(3)})
-    assert_same_batch(load_agent(tmp_path / "alone")["arrays"], state(3)["arrays"])
-
-
-def test_an_agent_takes_the_place_of_another_and_a_frozen_one_thaws(folder: Path) -> None:
-    replace_agent(folder, "red", frozen(load_agent(folder, "blue")))
-    loaded = load_checkpoint(folder)
-    assert loaded.agents["red"]["counters"] == {"updates": 2, "frozen": True}
-    assert_same_batch(loaded.agents["red"]["arrays"], state(2)["arrays"])
-    assert_same_batch(loaded.agents["blue"], buffered(2))
-    assert loaded.about == {"seed": 5}
-    assert frozen(loaded.agents["red"], is_frozen=False)["counters"]["frozen"] is False
-
-
-# ---- bad input -----------------------------------------------------------------------------------
-
-
 def test_another_architecture_is_refused_and_named(folder: Path) -> None:
     before, other = files_in(folder), state()
     with pytest.raises(BadCheckpoint, match=r"agent 'red'.*weights: float32\[2\] stored, float32\[4\] here.*hidden"):
@@ -204,17 +122,6 @@ def test_another_architecture_is_refused_and_named(folder: Path) -> None:
     del other["arrays"]["flags"]
     with pytest.raises(BadCheckpoint, match=r"flags: nothing stored, bool\[2\] here"):
         check_fits(other, state(), "red", "somewhere")
-
-
-def test_unknown_agents_are_named(folder: Path, tmp_path: Path) -> None:
-    for act in (
-        lambda: load_agent(folder, "green"),
-        lambda: export_agent(folder, "green", tmp_path / "green"),
-        lambda: replace_agent(folder, "green", state()),
-    ):
-        with pytest.raises(BadCheckpoint, match=r"no agent 'green'\. It holds 'red', 'blue', 7"):
-            act()
-    assert not (tmp_path / "green").exists()
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes] | None] = {
@@ -276,11 +183,9 @@ def test_no_digit_of_a_json_file_changes_unnoticed(file: str, folder: Path) -> N
 
 
 def test_files_of_another_agent_are_not_taken_for_its_own(folder: Path) -> None:
-    own = (folder / "red/arrays.safetensors").read_bytes()
-    (folder / "red/arrays.safetensors").write_bytes((folder / "7/arrays.safetensors").read_bytes())
-    with pytest.raises(BadCheckpoint, match=r"agent 'red'.*not the file that was written"):
+    (folder / "blue/arrays.safetensors").write_bytes((folder / "7/arrays.safetensors").read_bytes())
+    with pytest.raises(BadCheckpoint, match=r"agent 'blue'.*not the file that was written"):
         load_checkpoint(folder)
-    (folder / "red/arrays.safetensors").write_bytes(own)
     shutil.rmtree(folder / "red")
     shutil.copytree(folder / "7", folder / "red")
     for act in (lambda: load_checkpoint(folder), lambda: load_agent(folder, "red")):
@@ -289,45 +194,13 @@ def test_files_of_another_agent_are_not_taken_for_its_own(folder: Path) -> None:
     assert_same_batch(load_agent(folder / "red", "red"), state(3, width=2))
 
 
-TABLES: list[tuple[Any, str]] = [
-    *(
-        (table, "does not say which agents")
-        for table in (None, [3], [{"agent": "red"}], [{"agent": [], "folder": "red"}])
-    ),
-    ([{"agent": agent, "folder": "red"} for agent in ("red", "blue")], "an agent or a folder is named twice"),
+NAMES: list[list[Any]] = [
+    ["a/b", "..", ".", "é ü", "", "%"],
+    ["Red", "red", "RED", 1, "1", "x" * 300, "x" * 301, "a-2", "A", "a"],
 ]
 
 
-@pytest.mark.parametrize(("agents", "words"), TABLES)
-def test_a_table_of_agents_that_makes_no_sense_is_refused(agents: Any, words: str, folder: Path) -> None:
-    """An earlier version put agents named "a-2", "A" and "a" in one folder."""
-    path = folder / "checkpoint.json"
-    as_earlier_versions_wrote_it(path)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "agents": agents}))
-    for act in (lambda: load_checkpoint(folder), lambda: load_agent(folder, "blue")):
-        with pytest.raises(BadCheckpoint, match=words):
-            act()
-
-
-def test_a_folder_without_a_checkpoint_is_said_to_be_none(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"checkpoint\.json"):
-        load_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize("bad", [{"counters": {"odd": object()}}, {"arrays": {"odd": np.array([None])}}])
-def test_a_state_that_cannot_be_written_leaves_the_old_checkpoint(folder: Path, bad: dict[str, Any]) -> None:
-    before = files_in(folder.parent)
-    with pytest.raises(TypeError, match="cannot"):
-        save_checkpoint(folder, {"red": state(), "blue": {**state(), **bad}})
-    assert files_in(folder.parent) == before
-
-
-# ---- folders of agents ---------------------------------------------------------------------------
-
-
 @given(st.lists(st.text("aA-0123. %/ü", max_size=4) | st.integers(-3, 12), unique=True))
-@example(["a-2", "A", "a"])
-@example(["A", "a-2", "a"])
 @example(["a", "A", "a-2"])
 def test_no_two_agents_share_a_folder(agents: list[Any]) -> None:
     names = folder_names(agents)
@@ -336,22 +209,20 @@ def test_no_two_agents_share_a_folder(agents: list[Any]) -> None:
     assert folders_in([{"agent": as_json(agent), "folder": name} for agent, name in names.items()]) == names
 
 
-def test_agents_are_found_under_their_own_names() -> None:
-    assert folder_names(["red", 7, np.int64(8), "a/b"]) == {"red": "red", 7: "7", 8: "8", "a/b": "a%2Fb"}
-
-
-@pytest.mark.parametrize(
-    ("agent", "why"),
-    [(("a", 1), "words or whole numbers"), (True, "words or whole numbers"), ("a\ud800", "half a character")],
-)
-def test_agents_that_no_file_can_name_are_refused(agent: Any, why: str, tmp_path: Path) -> None:
-    for act in (lambda: folder_names([agent]), lambda: save_checkpoint(tmp_path / "checkpoint", {agent: state()})):
+def test_names_that_no_folder_can_have_are_kept_apart_and_what_no_file_can_name_is_refused(tmp_path: Path) -> None:
+    for place, agents in enumerate(NAMES):
+        states: dict[Any, Any] = {agent: state(number) for number, agent in enumerate(agents)}
+        save_checkpoint(tmp_path / str(place), states)
+        assert_same_batch(load_checkpoint(tmp_path / str(place)).agents, states)
+    refused: dict[Any, str] = {
+        ("a", 1): "words or whole numbers",
+        True: "words or whole",
+        "a\ud800": "half a character",
+    }
+    for agent, why in refused.items():
         with pytest.raises(TypeError, match=rf"cannot be named in a file.* {why}"):
-            act()
-    assert list(tmp_path.iterdir()) == []
-
-
-# ---- killed --------------------------------------------------------------------------------------
+            save_checkpoint(tmp_path / "checkpoint", {agent: state()})
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def everything(number: int) -> dict[Any, Any]:
@@ -420,3 +291,48 @@ def test_before_and_after_everything_that_is_removed_the_checkpoint_is_whole(
     monkeypatch.setattr(shutil, "rmtree", watched)
     save_checkpoint(folder, {"red": state(9)})
     assert (found[0], found[-1]) == (3, 1)
+
+
+def test_a_place_that_is_no_checkpoint_is_not_written_over_and_a_link_is_followed(folder: Path, tmp_path: Path) -> None:
+    other, file = tmp_path / "folder", tmp_path / "file"
+    other.mkdir()
+    (other / "thesis.tex").write_text("words")
+    file.write_text("words")
+    for taken, kind in ((Path(), ValueError), (other, FileExistsError), (file, FileExistsError)):
+        with pytest.raises(kind, match=r"names no folder that could be written anew|not written over"):
+            save_checkpoint(taken, {"red": state()})
+        with pytest.raises(kind, match=r"names no folder that could be written anew|not written over"):
+            save_agent(taken, "red", state())
+    assert files_in(other) == {"thesis.tex": b"words"}
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    for number in range(3):
+        save_checkpoint(link, {"red": state(number)})
+        assert_same_batch(load_checkpoint(folder).agents, {"red": state(number)})
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", "link", "folder", "file"}
+
+
+def test_one_agent_is_exported_loaded_by_its_name_and_put_in_the_place_of_another(folder: Path, tmp_path: Path) -> None:
+    before = files_in(folder)
+    export_agent(folder, "blue", tmp_path / "exported")
+    assert_same_batch(load_agent(tmp_path / "exported"), buffered(2))
+    assert_same_batch(load_agent(folder / "blue"), buffered(2))
+    acts: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: export_agent(folder, "red", folder / "green"), FileExistsError, "within a checkpoint.*replace_agent"),
+        (lambda: load_agent(folder), BadCheckpoint, r"holds several agents\. Name one: 'red', 'blue', 7"),
+        (lambda: load_agent(folder, "green"), BadCheckpoint, r"no agent 'green'\. It holds 'red', 'blue', 7"),
+        (lambda: export_agent(folder, "green", tmp_path / "green"), BadCheckpoint, "no agent 'green'"),
+        (lambda: replace_agent(folder, "green", state()), BadCheckpoint, "no agent 'green'"),
+        (lambda: load_checkpoint(tmp_path), FileNotFoundError, r"checkpoint\.json"),
+    ]
+    for act, kind, words in acts:
+        with pytest.raises(kind, match=words):
+            act()
+    assert (files_in(folder), (tmp_path / "green").exists()) == (before, False)
+    replace_agent(folder, "red", frozen(load_agent(folder, "blue")))
+    loaded = load_checkpoint(folder)
+    assert loaded.agents["red"]["counters"] == {"updates": 2, "frozen": True}
+    assert_same_batch(loaded.agents["red"]["arrays"], state(2)["arrays"])
+    assert_same_batch(loaded.agents["blue"], buffered(2))
+    assert loaded.about == {"seed": 5}
+    assert frozen(loaded.agents["red"], is_frozen=False)["counters"]["frozen"] is False

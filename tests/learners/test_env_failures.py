@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 from functools import partial
@@ -12,19 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
 from parallel_envs.choices import Backend, UpdateModeName
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig
-from parallel_envs.learners.config import TrainSettings
 from parallel_envs.learners.run_folder import read_metrics
-from parallel_envs.learners.train import begin
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.rollouts.trajectories import Trajectory, TrajectoryStore
-from parallel_envs.testing import assert_same_batch
-from tests.learners.command_lines import PLAIN, Train, learnt, newest
+from tests.learners.command_lines import Train, learnt, newest
 from tests.learners.faulty_walks import LENGTH, Walk
 
 DISCOUNT = 0.5
@@ -120,16 +113,15 @@ def walks(folder: Path, **faults: int) -> list[str]:
 
 
 def test_a_run_goes_on_after_a_kill_an_error_and_a_hang(train: Train, tmp_path: Path) -> None:
-    """The hang is ended by `step_timeout`, which is long enough for a busy machine."""
-    pytest.importorskip("tensorboard")
+    """The hang is ended by `step_timeout`."""
     folder = tmp_path / "run"
-    given = [*walks(tmp_path, kill=20, **{"raise": 31}, hang=44), "step_timeout=8", "backend=process"]
-    done = train(*given, f"folder={folder}", "update_mode=sequential", "log_every=10", "tensorboard=true", plain=False)
+    given = [*walks(tmp_path, kill=20, **{"raise": 31}, hang=44), "step_timeout=3", "backend=process"]
+    done = train(*given, f"folder={folder}", "update_mode=sequential", "log_every=10", plain=False)
     assert done.exit_code == 0, done.output
     told = " ".join(done.output.split())
     assert "was killed by signal 9 (SIGKILL) during step" in told
     assert "LookupError: the walker has lost its way" in told
-    assert "did not answer within 8.0 seconds" in told
+    assert "did not answer within 3.0 seconds" in told
     assert "in wait_for_ever" in told
     assert "Restarts of environments: 3 (worker 0: " in told
     assert "The last was of env" in told
@@ -140,59 +132,28 @@ def test_a_run_goes_on_after_a_kill_an_error_and_a_hang(train: Train, tmp_path: 
     assert lines[-1]["steps"] >= 240
     _, about = learnt(folder)
     assert about["steps"] >= 240
-    module = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-    board = module.EventAccumulator(str(folder / "tensorboard"))
-    board.Reload()
-    assert board.Scalars("restarts")[-1].value == 3.0
 
 
-def test_with_raise_a_run_ends_and_says_how_to_go_on(train: Train, tmp_path: Path) -> None:
+def test_with_raise_a_run_ends_and_says_how_to_go_on_and_so_does_one_whose_environment_always_fails(
+    train: Train, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     done = train(*walks(tmp_path, **{"raise": 50}), "on_failure=raise", f"folder={folder}")
     assert done.exit_code == 1
     assert "in inflict\n    raise LookupError" in done.output
+    assert "learners/train.py" not in done.output
     told = " ".join(done.output.split())
     assert f"The newest whole checkpoint is {newest(folder)}. To go on from it: " in told
     assert f"train --resume {folder} --trust tests.learners.faulty_walks" in told
+    assert "Ended by an error (EnvError) after" in told
     assert "With on_failure=restart a run goes on" in told
     done = train("on_failure=restart", resume=folder)
     assert done.exit_code == 0, done.output
     assert learnt(folder)[1]["steps"] >= 240
-
-
-def test_any_error_has_a_note_that_says_how_to_go_on(config: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    with pytest.raises(LookupError) as caught:
-        begin(config, [*PLAIN, *walks(tmp_path, **{"raise": 9}), "on_failure=raise", f"folder={folder}"])
-    assert any(str(folder) in note for note in caught.value.__notes__)
-
-
-@pytest.mark.parametrize("when", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_an_environment_that_always_fails_ends_the_run(train: Train, tmp_path: Path, when: int) -> None:
-    kwargs = json.dumps({"faults": {"raise": when}})
+    kwargs = json.dumps({"faults": {"raise": 4}})
     given = [*WALKS, f"env_kwargs={kwargs}", "max_restarts=4", "restart_window=86400"]
-    done = train(*given, f"folder={tmp_path / 'run'}")
+    done = train(*given, f"folder={tmp_path / 'other'}")
     assert done.exit_code == 1
     told = " ".join(done.output.split())
     assert "was restarted 4 times within 86400 seconds, which is as often as max_restarts allows" in told
     assert "LookupError: the walker has lost its way" in told
-
-
-def test_faults_leave_no_trace_in_a_run_without_any(train: Train, tmp_path: Path) -> None:
-    """Deadlines and restarts decide nothing that is learnt."""
-    outcomes = []
-    for name, given in {
-        "patient": ["on_failure=raise", "step_timeout=null", "reset_timeout=null", "start_timeout=null"],
-        "default": [],
-    }.items():
-        folder = tmp_path / name
-        done = train(*given, f"folder={folder}", "backend=process", "update_mode=sequential", plain=False)
-        assert done.exit_code == 0, done.output
-        outcomes.append({agent: state["arrays"]["weights"] for agent, state in learnt(folder)[0].items()})
-    assert_same_batch(outcomes[0], outcomes[1])
-
-
-def test_runs_survive_failures_by_default() -> None:
-    fields = TrainSettings.model_fields
-    assert fields["on_failure"].default == "restart"
-    assert all(fields[name].default is not None for name in ("step_timeout", "reset_timeout", "start_timeout"))

@@ -6,25 +6,31 @@ import copy
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, Space
+from typer.testing import CliRunner
 
-pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
+from parallel_envs import cli
 from parallel_envs.learners import BadCheckpoint, DQNConfig, IndependentLearners, PPOConfig
-from parallel_envs.learners.agent import AgentLearner
+from parallel_envs.learners.agent import ALGORITHMS, AgentLearner, LearnerPolicy, configs_by_name
 from parallel_envs.learners.algorithm import AlgorithmConfig
 from parallel_envs.learners.checkpoint import load_agent, replace_agent, save_agent, save_checkpoint
+from parallel_envs.learners.ppo import PPO as PPO_ALGORITHM
 from parallel_envs.learners.trained import TrainedAgent
 from parallel_envs.multiagent import MultiAgentEnvManager
+from parallel_envs.multiagent.by_name import env_factory
+from parallel_envs.policies import PolicySpec, load_policy
 from parallel_envs.seeding import SeedTree
 from parallel_envs.testing import assert_same_batch
-from tests.learners.lives import DQN, learners, live
+from parallel_envs.wrappers import WrappedMultiAgentPolicy
+from tests.learners.command_lines import Train
+from tests.learners.lives import DQN, learners, live, values
 from tests.learners.test_checkpoints import as_earlier_versions_wrote_it
 from tests.learners.test_independent import Pressing
 
@@ -65,23 +71,15 @@ def test_numbers_that_mean_something_else_are_refused_though_they_are_as_many(
         replace_agent(tmp_path, "red", state)
 
 
-def test_policies_of_another_space_are_refused(tmp_path: Path) -> None:
-    save_agent(tmp_path / "red", "red", agent().state())
-    with pytest.raises(BadCheckpoint, match="action_space"):
-        TrainedAgent("red", SEEN, Discrete(2, start=5)).load(tmp_path / "red")
-    TrainedAgent("red", SEEN, CHOICE).load(tmp_path / "red")
-
-
-def test_how_it_learnt_may_be_other_than_how_it_is_to_learn() -> None:
-    state = agent().state()
-    learner = agent(PPOConfig(rollout_length=16, minibatch_size=4, hidden=(8,), learning_rate=0.5, discount=0.3))
+def test_an_agent_may_learn_on_by_other_settings_and_first_formats_are_read(tmp_path: Path) -> None:
+    state, path = agent().state(), tmp_path / "red" / "agent.json"
+    other = PPOConfig(rollout_length=16, minibatch_size=4, hidden=(8,), learning_rate=0.5, discount=0.3)
+    learner = agent(other)
     learner.load_state(state)
     assert_same_batch(learner.state()["arrays"], state["arrays"])
-
-
-def test_agents_of_the_first_format_are_read_without_what_they_do_not_tell(tmp_path: Path) -> None:
-    state, path = agent().state(), tmp_path / "red" / "agent.json"
     save_agent(tmp_path / "red", "red", state)
+    with pytest.raises(BadCheckpoint, match="action_space"):
+        TrainedAgent("red", SEEN, Discrete(2, start=5)).load(tmp_path / "red")
     told = json.loads(path.read_text())
     assert told["format"] == "parallel_envs agent 3"
     del told["form"], told["checksum_of_this_file"]
@@ -91,6 +89,9 @@ def test_agents_of_the_first_format_are_read_without_what_they_do_not_tell(tmp_p
     assert_same_batch(old["arrays"], state["arrays"])
     agent(PPO, MultiBinary(2)).load_state(old)  # nothing says that it does not fit
     TrainedAgent("red", SEEN, CHOICE).load(tmp_path / "red")
+    (remembers,) = learners("ppo-gru", 1).values()
+    remembers.carry = np.full((3, 6), np.nan, np.float32)  # of an observation that was no number
+    remembers.load_state(remembers.state())
 
 
 class Alike(Pressing):
@@ -128,32 +129,34 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Inde
 
 
 BLUE, ALL = "blue/agent.json", "checkpoint.json"
-DAMAGES: dict[str, tuple[str, tuple[Any, ...], Any, str]] = {
-    "counters that are none": (BLUE, ("counters",), [], r"agent 'blue' \(counters: \[\] stored"),
-    "no counters": (BLUE, ("counters",), {}, "agent 'blue' .*steps is None"),
-    "a word for a number": (BLUE, ("counters", "steps"), "many", "agent 'blue' .*steps is 'many'"),
-    "a number beyond all counting": (BLUE, ("counters", "updates"), 10**30, "agent 'blue' .*updates is 1"),
-    "no generator": (BLUE, ("generator",), {}, "agent 'blue' .*generator: draws is no state of PCG64"),
-    "another": (BLUE, ("generator", "draws", "bit_generator"), "MT19937", "agent 'blue' .*draws is no state of PCG64"),
-    "a generator that acts and is none": (BLUE, ("generator", "acting"), 3, "acting is no state"),
-    "no steps": (ALL, ("about",), {"seed": 1, "updates": 2}, "steps=None"),
-    "nothing about all": (ALL, ("about",), None, "says None about all agents"),
-    "returns of one of two": (ALL, ("about", "returns"), [[1.0]], r"says returns=\[\[1.0"),
-    "returns that are words": (ALL, ("about", "returns"), [[], ["a"]], "says returns="),
-    "a folder without a name": (ALL, ("agents", 1, "folder"), "", "does not say which agents there are"),
-    "a folder elsewhere": (ALL, ("agents", 1, "folder"), "../x", "does not say which agents there are"),
-    "an agent twice": (ALL, ("agents", 1, "agent"), "red", "does not say which agents"),
-}
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+DAMAGES: list[tuple[str, tuple[Any, ...], Any, str]] = [
+    (BLUE, ("counters",), [], r"agent 'blue' \(counters: \[\] stored"),
+    (BLUE, ("counters",), {}, "agent 'blue' .*steps is None"),
+    (BLUE, ("counters", "steps"), "many", "agent 'blue' .*steps is 'many'"),
+    (BLUE, ("counters", "updates"), 10**30, "agent 'blue' .*updates is 1"),
+    (BLUE, ("generator",), {}, "agent 'blue' .*generator: draws is no state of PCG64"),
+    (BLUE, ("generator", "draws", "bit_generator"), "MT19937", "agent 'blue' .*draws is no state of PCG64"),
+    (BLUE, ("generator", "acting"), 3, "acting is no state"),
+    (ALL, ("about",), {"seed": 1, "updates": 2}, "steps=None"),
+    (ALL, ("about",), None, "says None about all agents"),
+    (ALL, ("about", "returns"), [[1.0]], r"says returns=\[\[1.0"),
+    (ALL, ("about", "returns"), [[], ["a"]], "says returns="),
+    (ALL, ("agents",), None, "does not say which agents there are"),
+    (ALL, ("agents", 1, "folder"), "../x", "does not say which agents there are"),
+    (ALL, ("agents", 1, "folder"), "red", "an agent or a folder is named twice"),
+    (ALL, ("agents", 1, "agent"), "red", "an agent or a folder is named twice"),
+]
+
+
+@pytest.mark.parametrize(("file", "place", "value", "words"), DAMAGES)
 def test_a_load_that_fails_changes_no_agent(
-    damage: str, saved: tuple[Path, IndependentLearners], tmp_path: Path
+    file: str, place: Any, value: Any, words: str, saved: tuple[Path, IndependentLearners], tmp_path: Path
 ) -> None:
     """The second agent's part is bad: the first is not loaded either."""
     folder, own = saved
-    bad = Path(shutil.copytree(folder, tmp_path / "bad"))
-    file, (*keys, last), value, words = DAMAGES[damage]
+    bad, (*keys, last) = Path(shutil.copytree(folder, tmp_path / "bad")), place
     as_earlier_versions_wrote_it(bad / file)  # with its checksum it would be refused for that
     content = part = json.loads((bad / file).read_text())
     for key in keys:
@@ -167,73 +170,43 @@ def test_a_load_that_fails_changes_no_agent(
     assert own.steps == steps
 
 
-def test_states_are_taken_over_by_all_or_by_none(saved: tuple[Path, IndependentLearners]) -> None:
-    _, own = saved
-    before = own.states()
-    fits, blue = copy.deepcopy(before["red"]), before["blue"]
-    fits["arrays"]["weights"] += 1.0
-    broken, short = copy.deepcopy(blue), copy.deepcopy(blue["memory"])
-    broken["arrays"]["weights"] = broken["arrays"]["weights"][:, :-1]
-    short["arrays"]["versions"] = short["arrays"]["versions"][:-1]
-    memories: list[Any] = [{}, {"counters": {}}, [], short]
-    bad: list[Any] = [broken, {}, {**blue, "generator": None}, *({**blue, "memory": memory} for memory in memories)]
-    for state in bad:
-        with pytest.raises(BadCheckpoint, match="agent 'blue'"):
-            own.load_states({"red": fits, "blue": state})
-        assert_same_batch(own.states(), before)
-
-
-NO_NUMBERS: dict[str, tuple[str, Any, str]] = {
-    "weights": ("weights", np.nan, "weights is not finite everywhere"),
-    "endless weights": ("weights", np.inf, "weights is not finite everywhere"),
-    "adam": ("second", np.nan, "second is not finite everywhere"),
-    "adam's steps": ("steps", np.nan, "steps is not finite everywhere"),
-    "steps below 0": ("steps", -1.0, "steps is below 0 somewhere"),
-    "squares below 0": ("second", -1e-3, "second is below 0 somewhere"),
-    "statistics": ("statistics.scale.squares", np.nan, "statistics.scale.squares is not finite everywhere"),
-}
-
-
-@pytest.mark.parametrize("part", NO_NUMBERS)
-def test_numbers_that_are_none_are_refused_with_the_agent(part: str) -> None:
-    """No update would come to anything after that."""
-    name, value, words = NO_NUMBERS[part]
-    with two(2, PPOConfig(rollout_length=8, minibatch_size=8, hidden=(8,), normalize_returns=True)) as own:
-        before = own.states()
-        ill = copy.deepcopy(before["blue"])
-        ill["arrays"][name].flat[0] = value
-        with pytest.raises(BadCheckpoint, match=rf"agent 'blue' \(arrays: {words}\)\. Nothing was loaded"):
-            own.load_states({"red": before["red"], "blue": ill})
-        assert_same_batch(own.states(), before)
-        own.envs.close()
-
-
-def test_what_is_remembered_of_an_observation_that_is_no_number_may_be_none() -> None:
-    """It is forgotten with the episode."""
-    (learner,) = learners("ppo-gru", 1).values()
-    learner.carry = np.full((3, 6), np.nan, np.float32)
-    learner.load_state(learner.state())
-
-
 def test_what_is_no_state_is_told_before_anything_is_touched(
     saved: tuple[Path, IndependentLearners], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also by agents who are given a state that fits."""
     _, own = saved
     before, changed = own.states(), list[Any]()
     monkeypatch.setattr(own.mode, "changed", changed.append)
-    blue, memory = before["blue"], {"counters": 5, "arrays": 5}
-    lists = {name: array.tolist() for name, array in blue["arrays"].items()}
-    bad: list[tuple[Any, type[Exception], str]] = [
-        (3, TypeError, "^3 was given as states. Give a dict"),
-        ({"green": before["red"]}, KeyError, "no agent 'green'"),
-        ({"blue": 3}, BadCheckpoint, "holds 3 for agent 'blue'"),
-        ({"blue": {**blue, "arrays": 3}}, BadCheckpoint, "agent 'blue'.*arrays: 3 stored"),
-        ({"blue": {**blue, "arrays": lists}}, BadCheckpoint, r"'blue'.*weights: no array but a list stored"),
-        ({"blue": {**blue, "memory": memory}}, BadCheckpoint, "'blue': its memory has no counters and arrays"),
+    blue, fits = before["blue"], copy.deepcopy(before["red"])
+    fits["arrays"]["weights"] += 1.0
+
+    def blue_with(name: str, value: Any) -> Any:
+        return {**blue, "arrays": {**blue["arrays"], name: value}}
+
+    ill = {name: np.array(array) for name, array in blue["arrays"].items()}
+    ill["weights"].flat[0], ill["second"].flat[0], ill["steps"].flat[0] = np.nan, -1e-3, -1.0
+    short = {**blue["memory"]["arrays"], "versions": blue["memory"]["arrays"]["versions"][:-1]}
+    memories: list[Any] = [{}, {"counters": {}}, [], {**blue["memory"], "arrays": short}]
+    bad: list[tuple[Any, str]] = [
+        (3, "holds 3 for agent 'blue'"),
+        ({}, "agent 'blue'"),
+        ({**blue, "arrays": 3}, "agent 'blue'.*arrays: 3 stored"),
+        (blue_with("weights", ill["weights"].tolist()), r"'blue'.*weights: no array but a list stored"),
+        (blue_with("weights", ill["weights"][:, :-1]), "agent 'blue'"),
+        (blue_with("weights", ill["weights"]), r"'blue' \(arrays: weights is not finite everywhere\)\. Nothing was"),
+        (blue_with("second", ill["second"]), r"'blue' \(arrays: second is below 0 somewhere"),
+        (blue_with("steps", ill["steps"]), r"'blue' \(arrays: steps is below 0 somewhere"),
+        ({**blue, "generator": None}, "agent 'blue'"),
+        ({**blue, "memory": {"counters": 5, "arrays": 5}}, "'blue': its memory has no counters and arrays"),
+        *(({**blue, "memory": memory}, "agent 'blue'") for memory in memories),
     ]
-    for states, kind, words in bad:
-        with pytest.raises(kind, match=words):
-            own.load_states(states)
+    for state, words in bad:
+        with pytest.raises(BadCheckpoint, match=words):
+            own.load_states({"red": fits, "blue": state})
+    with pytest.raises(TypeError, match=r"^3 was given as states. Give a dict"):
+        own.load_states(3)  # type: ignore[arg-type]  # that is its point
+    with pytest.raises(KeyError, match="no agent 'green'"):
+        own.load_states({"green": fits})
     assert changed == []
     assert_same_batch(own.states(), before)
 
@@ -284,3 +257,101 @@ def test_a_state_stays_as_it_is_while_the_agent_lives_on() -> None:
     agents["red"].memory._arrays["rewards"][:] = 9.0  # type: ignore[union-attr]  # a replay buffer, as DQN has
     agents["red"].stamps[:] = 9
     assert_same_batch(state, before)
+
+
+Learners = dict[Any, AgentLearner]
+
+
+def checkpoint_of(folder: Path, case: str) -> Learners:
+    agents: Learners = learners(case, 2)
+    save_checkpoint(folder, {agent: learner.state() for agent, learner in agents.items()})
+    return agents
+
+
+def spaces_of(learner: AgentLearner) -> dict[str, Any]:
+    algorithm = learner.algorithm
+    return {"observation_space": algorithm.observation_space, "action_space": algorithm.action_space}
+
+
+def loaded(folder: Path, learner: AgentLearner, class_path: str = "") -> Any:
+    spec = f"class={class_path},data={folder}" if class_path else str(folder)
+    return load_policy(spec, agent=learner.agent, **spaces_of(learner))
+
+
+@pytest.mark.parametrize("case", ["ppo-masked-kl", "ppo-box", "ppo-cnn", "ppo-gru", "dqn", "sac"])
+def test_a_trained_agent_does_what_its_learner_finds_best(case: str, tmp_path: Path) -> None:
+    for learner in checkpoint_of(tmp_path, case).values():
+        policy, best = loaded(tmp_path, learner), learner.policy()
+        best.deterministic = True
+        assert isinstance(policy, LearnerPolicy)
+        seen = values(learner.algorithm.observation_space, np.random.default_rng(3), (6,))
+        for row in range(6):
+            one = {key: part[row] for key, part in seen.items()} if isinstance(seen, dict) else seen[row]
+            np.testing.assert_array_equal(policy.step(one), best.step(one))
+
+
+def test_a_run_is_evaluated_by_its_folder(train: Train, tmp_path: Path) -> None:
+    assert train(f"folder={tmp_path / 'run'}", "total_steps=40").exit_code == 0
+    done = CliRunner().invoke(cli.app, ["eval", "-m", "CartPole-v1", "-p", str(tmp_path / "run"), "-e", "3"])
+    assert done.exit_code == 0, done.output
+    assert "3 of 3 episodes" in done.stderr
+
+
+@dataclass(frozen=True)
+class OwnConfig(PPOConfig):
+    """PPO by another name."""
+
+
+class Own(PPO_ALGORITHM):
+    name = "own"
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    ALGORITHMS[OwnConfig] = Own
+    yield
+    del ALGORITHMS[OwnConfig]
+
+
+def envs() -> MultiAgentEnvManager:
+    return MultiAgentEnvManager([env_factory("CartPole-v1")] * 2, backend="serial")
+
+
+@pytest.mark.usefixtures("registered")
+def test_agents_that_have_learnt_by_it_can_be_loaded(tmp_path: Path) -> None:
+    config = OwnConfig(rollout_length=8, minibatch_size=8, hidden=(8,))
+    with envs() as many, IndependentLearners(many, config, update_mode="sequential") as learners:
+        learners.train(32)
+        learners.save(tmp_path / "kept")
+    env = gym.make("CartPole-v1")
+    agent = TrainedAgent("agent_0", env.observation_space, env.action_space)
+    agent.load(tmp_path / "kept")
+    assert configs_by_name()["own"] is OwnConfig
+
+
+def test_one_that_is_not_registered_is_told_how() -> None:
+    with envs() as many, pytest.raises(TypeError, match=r"Give one of .*, or add your own there\."):
+        IndependentLearners(many, OwnConfig(rollout_length=8, minibatch_size=8))
+
+
+def test_one_agent_alone_may_be_everybodys_or_draw_its_actions_and_strangers_are_told(tmp_path: Path) -> None:
+    agents = checkpoint_of(tmp_path / "two", "ppo")
+    learner = agents["agent_0"]
+    sampling = loaded(tmp_path / "two", learner, "parallel_envs.learners.trained:SamplingAgent")
+    assert not sampling.deterministic
+    save_agent(tmp_path / "one", "agent_0", learner.state())
+    policy = PolicySpec.parse(str(tmp_path / "one")).for_agent("somebody else", **spaces_of(learner)).make()
+    policy.step(values(learner.algorithm.observation_space, np.random.default_rng(0), ()))
+    policy.reset()
+    policies = {agent: loaded(tmp_path / "two", one) for agent, one in agents.items()}
+    source = np.random.default_rng(1)
+    seen = {agent: values(one.algorithm.observation_space, source, ()) for agent, one in agents.items()}
+    with WrappedMultiAgentPolicy(policies, strategy="batch") as together:
+        assert together.step(seen) == {agent: policy.step(seen[agent]) for agent, policy in policies.items()}
+    stranger = TrainedAgent("agent_0", Box(-1, 1, (77,), np.float32), Discrete(2))
+    with pytest.raises(BadCheckpoint, match="does not fit 'agent_0' of this environment"):
+        stranger.load(tmp_path / "two")
+    with pytest.raises(BadCheckpoint, match=r"holds no agent 'agent_9'\. It holds 'agent_0', 'agent_1'"):
+        TrainedAgent("agent_9", Box(-1, 1, (3,), np.float32), Discrete(2)).load(tmp_path / "two")
+    with pytest.raises(RuntimeError, match="has learnt nothing yet"):
+        stranger.agent_policy()

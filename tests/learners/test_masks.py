@@ -14,7 +14,6 @@ from pettingzoo import ParallelEnv
 
 from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, networks
-from parallel_envs.learners.distributions import stochastic_head
 from parallel_envs.learners.updates import MODES
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.multiagent.by_name import OneAgent
@@ -45,31 +44,6 @@ class Told(gymnasium.Env[Any, Any]):
 
 def told(space: Any, mask: Any) -> MultiAgentEnvManager:
     return MultiAgentEnvManager([lambda: OneAgent(Told(space, mask))] * 2, backend="serial")
-
-
-@pytest.mark.parametrize(
-    "mask", [MultiBinary(3), Box(0, 1, (3,), np.int8), Box(0.0, 1.0, (3,)), MultiDiscrete([2, 2, 2])]
-)
-def test_masks_of_flags_are_taken(mask: Any) -> None:
-    with (
-        told(mask, np.array([0, 1, 1], mask.dtype)) as envs,
-        IndependentLearners(envs, CONFIG, update_mode="sequential", on_divergence="raise") as learners,
-    ):
-        learners.train(40)  # in which no other action is taken
-        assert all(one.counters["updates"] for one in learners.agents.values())
-
-
-@pytest.mark.parametrize("value", [-np.inf, 2.0, 0.5, np.nan])
-@pytest.mark.parametrize("config", [CONFIG, DQNConfig(batch_size=4, learning_starts=4, hidden=(4,))])
-def test_values_that_are_no_flags_are_refused_before_they_are_learnt_from(config: Any, value: float) -> None:
-    with (
-        told(Box(0.0, 1.0, (3,)), np.array([1, 1, value], np.float32)) as envs,
-        IndependentLearners(envs, config, update_mode="sequential") as learners,
-    ):
-        (agent,) = learners.agents
-        with pytest.raises(ValueError, match=rf"^Agent {agent!r}: its action_mask holds {value}.*`mask == 0`"):
-            learners.train(40)
-        assert learners.agents[agent].counters["steps"] == 0
 
 
 def test_the_wrapper_that_is_recommended_has_masks_of_infos_seen() -> None:
@@ -153,16 +127,24 @@ def test_agents_whose_actions_begin_elsewhere_learn_in_every_mode(mode: UpdateMo
         assert all(one.counters["updates"] >= 2 for one in learners.agents.values())
 
 
-@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_what_is_no_action_becomes_one_and_actions_stay_what_they_are(space: Any) -> None:
-    head = stochastic_head(space)
-    taken = np.stack([space.sample() for _ in range(20)])
-    again = head.numbers(taken)
-    inside, filler = head.numbers(np.zeros_like(taken)), np.zeros_like(taken)
-    if isinstance(space, Box):
-        assert (again.min(), again.max(), inside.min()) >= (-1, -1, -1)
-        return
-    starts, sizes = (space.start, space.n) if isinstance(space, Discrete) else (space.start, space.nvec)
-    np.testing.assert_array_equal(again + starts, taken)
-    assert ((inside >= 0) & (inside < sizes)).all()
-    assert not np.array_equal(inside + starts, filler)
+@pytest.mark.parametrize(
+    "config", [CONFIG, DQNConfig(batch_size=4, learning_starts=4, hidden=(4,))], ids=["ppo", "dqn"]
+)
+def test_masks_of_flags_are_taken_and_values_that_are_none_are_refused_before_they_are_learnt_from(config: Any) -> None:
+    masks: list[Any] = [MultiBinary(3), Box(0, 1, (3,), np.int8), Box(0.0, 1.0, (3,)), MultiDiscrete([2, 2, 2])]
+    for mask in masks:
+        with (
+            told(mask, np.array([0, 1, 1], mask.dtype)) as envs,
+            IndependentLearners(envs, config, update_mode="sequential", on_divergence="raise") as learners,
+        ):
+            learners.train(40)  # in which no other action is taken
+            assert all(one.counters["updates"] for one in learners.agents.values())
+    for value in (-np.inf, 2.0, 0.5, np.nan):
+        with (
+            told(Box(0.0, 1.0, (3,)), np.array([1, 1, value], np.float32)) as envs,
+            IndependentLearners(envs, config, update_mode="sequential") as learners,
+        ):
+            (agent,) = learners.agents
+            with pytest.raises(ValueError, match=rf"^Agent {agent!r}: its action_mask holds {value}.*`mask == 0`"):
+                learners.train(40)
+            assert learners.agents[agent].counters["steps"] == 0

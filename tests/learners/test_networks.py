@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch import nn
 
 from parallel_envs.learners.distributions import (
@@ -20,7 +19,8 @@ from parallel_envs.learners.distributions import (
     SquashedGaussian,
     log_normal_cdf,
 )
-from parallel_envs.learners.networks import GruCell, Image, Normaliser, ObservationEncoder, mlp
+from parallel_envs.learners.networks import Image, ObservationEncoder
+from parallel_envs.learners.parameters import ParameterMatrix, step_rows
 
 SOURCE = np.random.default_rng(3)
 
@@ -41,14 +41,6 @@ def drawn(head: Head, outputs: Any, mask: Any = None, count: int = 20_000) -> An
     return head.choose(rows, masks, head.noise(SOURCE, count))
 
 
-def test_weights_are_drawn_from_the_given_generator_alone() -> None:
-    before = torch.random.get_rng_state()
-    one, other = (mlp(3, (8,), 2, generator()) for _ in range(2))
-    assert all(torch.equal(*pair) for pair in zip(one.parameters(), other.parameters(), strict=True))
-    Image((12, 10, 3), 4, generator())
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
 CHANNELS = {
     3: [(84, 84, 3), (2, 8, 3), (7, 7, 3), (12, 10, 3), (3, 64, 64), (3, 210, 160)],
     4: [(84, 84, 4), (4, 84, 4), (4, 84, 84)],
@@ -64,39 +56,6 @@ def test_pictures_of_any_size_become_features_and_channels_are_last_unless_that_
         image: Any = Image(shape, 7, generator())
         assert image.convolutions[0].in_channels == channels
         assert image(torch.rand(2, 3, int(np.prod(shape)))).shape == (2, 3, 7)
-
-
-def test_a_picture_is_the_same_whichever_axis_its_channels_are() -> None:
-    last, first = (Image(shape, 7, generator()) for shape in ((9, 9, 3), (3, 9, 9)))
-    pictures = torch.rand(2, 9, 9, 3, generator=generator())
-    turned = pictures.permute(0, 3, 1, 2)
-    torch.testing.assert_close(first(turned.flatten(1)), last(pictures.flatten(1)))
-
-
-def test_an_agent_that_sees_nothing_has_a_network_and_no_warning_comes_of_it() -> None:
-    assert mlp(0, (8,), 3, generator())(torch.zeros(5, 0)).shape == (5, 3)
-
-
-def test_the_cell_is_torch_s_gru() -> None:
-    cell, reference = GruCell(3, 5, generator()), nn.GRUCell(3, 5)
-    nn.init.normal_(cell.seen.bias)
-    nn.init.normal_(cell.remembered.bias)
-    reference.weight_ih, reference.bias_ih = cell.seen.weight, cell.seen.bias
-    reference.weight_hh, reference.bias_hh = cell.remembered.weight, cell.remembered.bias
-    features, memory = torch.rand(4, 3), torch.rand(4, 5)
-    assert torch.allclose(cell(features, memory), reference(features, memory), atol=1e-6)
-
-
-def test_the_normaliser_has_the_statistics_of_all_finite_rows() -> None:
-    rows = torch.randn(100, 3) * torch.tensor([1.0, 5.0, 0.1]) + 7.0
-    normaliser = Normaliser(3)
-    for part in (rows[:1], rows[1:10], rows[10:]):
-        normaliser.take_in(part)
-    expected = ((rows - rows.mean(0)) / rows.std(0, correction=0)).clamp(-10, 10)
-    assert torch.allclose(normaliser(rows), expected, atol=1e-3)
-    normaliser = Normaliser(2)
-    normaliser.take_in(torch.tensor([[1.0, 2.0], [float("nan"), 1.0], [3.0, float("inf")]]))
-    assert normaliser.mean.tolist() == [1.0, 2.0]
 
 
 def test_categorical_draws_as_likely_as_it_says() -> None:
@@ -201,29 +160,22 @@ def test_every_space_becomes_numbers(space: Any, given: Any, expected: Any) -> N
     assert (seen.dtype == np.uint8) is (space.shape == (4, 4, 3))
 
 
-def test_masks_come_beside_what_is_seen() -> None:
-    space = Dict({"observation": Discrete(2), "action_mask": MultiBinary(3)})
-    given = {"observation": np.array([1]), "action_mask": np.array([[1, 0, 1]], np.int8)}
-    seen, mask = ObservationEncoder(space).numbers(given)
-    assert seen.tolist() == [[0, 1]]
-    assert mask is not None
-    assert mask.tolist() == [[True, False, True]]
-
-
-def test_ones_among_zeros_need_no_square_of_zeros() -> None:
-    encoder, seen = ObservationEncoder(Discrete(20_000)), np.array([19_999])
-    tracemalloc.start()
-    try:
-        numbers, _ = encoder.numbers(seen)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert numbers[0].nonzero()[0].tolist() == [19_999]
-    assert peak < 1_000_000
-
-
 def test_outputs_that_are_no_numbers_become_actions_all_the_same() -> None:
     for head in (ClippedGaussian(Box(0.0, 2.0, (2,))), SquashedGaussian(Box(0.0, 2.0, (2,)))):
         outputs = np.full((1, 4), np.nan, np.float32)
         for actions in (head.choose(outputs, None, np.zeros((1, 2))), head.best(outputs, None)):
             assert actions.tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize("num_steps", [1, 5])
+def test_adam_is_torch_s_for_each_row(num_steps: int) -> None:
+    start, gradients = torch.randn(2, 7), torch.randn(num_steps, 2, 7)
+    strip = ParameterMatrix(start.clone(), torch.zeros(2, 0), torch.zeros(2, 7), torch.zeros(2, 7), torch.zeros(2))
+    rows = [nn.Parameter(row.clone()) for row in start]
+    optimisers = [torch.optim.Adam([row], lr=rate, eps=1e-5) for row, rate in zip(rows, (0.1, 0.01), strict=True)]
+    for gradient in gradients:
+        step_rows(strip, gradient.clone(), [True, True], [0.1, 0.01], 1e-5)
+        for row, own, optimiser in zip(rows, gradient, optimisers, strict=True):
+            row.grad = own
+            optimiser.step()
+    assert torch.allclose(strip.weights, torch.stack([row.detach() for row in rows]), atol=1e-6)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import re
 import shlex
@@ -13,10 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-
-pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
+from rich.console import Console
 from typer.testing import CliRunner
 
 from parallel_envs import cli
@@ -24,9 +23,10 @@ from parallel_envs.evaluation.missions import named_missions
 from parallel_envs.extras import is_installed
 from parallel_envs.learners.checkpoint import about
 from parallel_envs.learners.outcomes import outcome_in
+from parallel_envs.learners.progress import Counted, Progress, Repetitions, display, returns_told
 from parallel_envs.learners.run_folder import new_folder_in_runs, read_metrics
 from parallel_envs.multiagent.by_name import as_text
-from tests.learners.command_lines import DQN, PPO, Train, command, newest
+from tests.learners.command_lines import PPO, Train, command, newest
 
 BANDITS = Path(__file__).parents[2] / "examples" / "results" / "meta" / "bandits.yaml"
 SMALL = [
@@ -128,22 +128,6 @@ def test_tensorboard_is_proposed_where_the_run_has_written_for_it(train: Train, 
     assert "return/agent_0" in inspected.stdout
 
 
-def test_the_figures_are_those_of_the_checkpoint_and_the_metrics(train: Train, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    trained(train, folder, "log_every=1")
-    outcome, told = outcome_in(folder), about(newest(folder))
-    (one,) = outcome.agents.values()
-    returns = told["returns"][0]
-    assert (outcome.steps, outcome.steps_here) == (told["steps"], told["steps"])
-    assert (one.algorithm, one.episodes) == ("ppo", told["episodes"][0])
-    assert one.episodes == len(returns) > 0  # fewer than 100, so all are kept
-    assert one.last_return is not None
-    assert one.last_return == pytest.approx(sum(returns) / len(returns))
-    lines = [line["agents"]["agent_0"].get("return") for line in read_metrics(folder)]
-    assert one.best_return == max([*(value for value in lines if value is not None), one.last_return])
-    assert max(map(len, outcome.told().splitlines())) < 80
-
-
 def test_episodes_are_counted_on_where_a_run_goes_on(train: Train, tmp_path: Path) -> None:
     folder, whole, parted = (tmp_path / name for name in ("run", "whole", "parted"))
     trained(train, folder, "env=Pendulum-v1", "total_steps=60", "env_kwargs={}")
@@ -154,20 +138,6 @@ def test_episodes_are_counted_on_where_a_run_goes_on(train: Train, tmp_path: Pat
     assert train("total_steps=160", resume=parted).exit_code == 0
     assert about(newest(parted))["episodes"] == about(newest(whole))["episodes"]
     assert 0 < (outcome_in(parted).steps_here or 0) < outcome_in(parted).steps
-
-
-def test_a_run_that_was_killed_is_reported_by_its_metrics(train: Train, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    trained(train, folder, "log_every=1")
-    (folder / "outcome.json").unlink()
-    told = CliRunner().invoke(cli.app, ["report", str(folder)])
-    assert told.exit_code == 0, told.output
-    assert told.output.startswith("Still training, or ended by a kill: 94 steps are known.")
-    assert "agent_0" in told.output
-    (folder / "outcome.json").write_text('{"ended": 3')
-    refused = CliRunner().invoke(cli.app, ["report", str(folder)])
-    assert (refused.exit_code, "outcome.json is damaged" in refused.output) == (2, True)
-    assert "holds no run" in CliRunner().invoke(cli.app, ["report", str(tmp_path)]).output
 
 
 def test_a_run_from_a_file_goes_on_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,12 +152,9 @@ def test_a_run_from_a_file_goes_on_from_another_folder(tmp_path: Path, monkeypat
     assert done.exit_code == 0, done.output
 
 
-@pytest.mark.parametrize(
-    "until", ["train.num_iters=2", pytest.param("train.n_env_steps_total=20", marks=pytest.mark.slow)]
-)
-def test_a_meta_run_says_how_it_ended_and_its_commands_work(until: str, tmp_path: Path) -> None:
-    folder, budget = tmp_path / "a band", ["train.num_iters=null"] if "total" in until else []
-    done = command(BANDITS, *budget, until, *SMALL, f"folder={folder}")
+def test_a_meta_run_says_how_it_ended_and_its_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "a band"
+    done = command(BANDITS, "train.num_iters=2", *SMALL, f"folder={folder}")
     assert done.exit_code == 0, done.output
     steps = outcome_in(folder).steps
     assert f"Ended as the settings say, after {steps:,} steps" in done.output
@@ -197,26 +164,20 @@ def test_a_meta_run_says_how_it_ended_and_its_commands_work(until: str, tmp_path
     assert "ppo" in told.stdout
     outcome = outcome_in(folder)
     assert (outcome.ended, outcome.steps) == ("budget", 2 * steps)
-
-
-@pytest.mark.parametrize(
-    ("kind", "ended", "reason", "words"),
-    [
+    ends: list[tuple[type[BaseException], str, str, str]] = [
         (KeyboardInterrupt, "ctrl-c", "", "Ended by Ctrl-C after"),
         (RuntimeError, "error", "RuntimeError", "Ended by an error (RuntimeError)"),
-    ],
-)
-def test_a_meta_run_that_ends_early_says_why(
-    kind: type[BaseException], ended: str, reason: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def update(*_: Any, **__: Any) -> dict[str, float]:
-        raise kind
+    ]
+    for kind, ended, reason, words in ends:
 
-    monkeypatch.setattr("parallel_envs.learners.meta.learner.Learner.update", update)
-    done = command(BANDITS, *SMALL, f"folder={tmp_path / 'run'}")
-    assert done.exit_code != 0
-    outcome = outcome_in(tmp_path / "run")
-    assert (outcome.ended, outcome.reason, words in done.output) == (ended, reason, True)
+        def update(*_: Any, kind: type[BaseException] = kind, **__: Any) -> dict[str, float]:
+            raise kind
+
+        monkeypatch.setattr("parallel_envs.learners.meta.learner.Learner.update", update)
+        done = command(BANDITS, *SMALL, f"folder={tmp_path / ended}")
+        assert done.exit_code != 0
+        outcome = outcome_in(tmp_path / ended)
+        assert (outcome.ended, outcome.reason, words in done.output) == (ended, reason, True)
 
 
 NAMES = {
@@ -242,17 +203,6 @@ def test_a_runs_name_is_a_safe_file_name_of_its_own(tmp_path: Path, monkeypatch:
     assert all(len(os.fsencode(path.name)) < 256 for path in (tmp_path / "runs").iterdir())
 
 
-def test_a_run_of_several_algorithms_names_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mpe2")
-    monkeypatch.chdir(tmp_path)
-    mixed = {"env": "mpe2.simple_spread_v3", "env_kwargs": {"N": 2}, "agents": {"agent_1": DQN}, "seed": 3}
-    done = command(settings(tmp_path / "mixed.yaml", **mixed))
-    assert done.exit_code == 0, done.output
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name.startswith("mpe2.simple_spread_v3_ppo+dqn_seed3_")
-    assert [one.algorithm for one in outcome_in(folder).agents.values()] == ["ppo", "dqn"]
-
-
 @pytest.mark.parametrize(
     "kwargs",
     [
@@ -265,3 +215,104 @@ def test_a_run_of_several_algorithms_names_all(tmp_path: Path, monkeypatch: pyte
 def test_arguments_come_back_from_text_as_they_were(kwargs: dict[str, Any]) -> None:
     (mission,) = named_missions(as_text("CartPole-v1", kwargs))
     assert (mission.env, mission.kwargs) == ("CartPole-v1", kwargs)
+
+
+PROGRESS = Progress(
+    steps=3_000,
+    updates=3,
+    returns={"red": 1.5, "blue": -20.0},
+    seconds={"collect": 3.0, "act": 1.0, "update": 4.0},
+)
+
+
+class Stage:
+    """A display on a made-up console by a made-up clock."""
+
+    def __init__(self, *, is_terminal: bool = False, width: int = 150) -> None:
+        self.now, self.written = 0.0, io.StringIO()
+        self.console = Console(file=self.written, force_terminal=is_terminal, width=width, color_system=None)
+
+    def show(self, *at: tuple[float, Progress], last: bool = False) -> str:
+        """What is written when these are shown, each at its time; the `last` is the run's last."""
+        with display(10_000, console=self.console, clock=lambda: self.now) as shown:
+            for number, (self.now, progress) in enumerate(at, 1):
+                shown.show(progress, last=last and number == len(at))
+        return self.written.getvalue()
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_everything_is_told(is_terminal: bool) -> None:
+    text = Stage(is_terminal=is_terminal).show((0.0, Progress(steps=1_000, updates=1)), (20.0, PROGRESS))
+    assert "3,000 of 10,000 steps (30%), 100 steps/s, 1 min 10 s left, update 3" in text
+    assert "return red 1.5, blue -20" in text
+    assert "collect 38%, act 12%, update 50%" in text
+    if is_terminal:
+        lines = [line.strip() for line in Stage(is_terminal=True, width=80).show((0.0, PROGRESS)).splitlines()[:4]]
+        assert [line.split(" ")[0] for line in lines[1:]] == ["3,000", "return", "collect"]
+    else:
+        assert "\x1b" not in text
+        assert len(Stage().show((0.0, PROGRESS)).splitlines()) == 1
+    many = returns_told({f"agent_{number}": float(number) for number in range(64)})
+    assert many.endswith("agent_11 11, and 52 more")
+
+
+def test_each_tenth_power_is_told_with_how_many_there_were_in_whichever_step_and_of_whom() -> None:
+    assert lines_of(*["red"] * 101, "blue") == ["red", "red (10 times so far.)", "red (100 times so far.)", "blue"]
+    told = [f"{agent} in step {step} of the update" for agent in ("agent_1", "agent_2") for step in (1, 2, 3)]
+    assert lines_of(*told) == [told[0], told[3]]
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_last", "words"),
+    [
+        (9_500, False, "50 steps/s, 10 s left"),  # a resumed run counts its own steps only
+        (10_100, True, "10,100 of 10,000 steps (100%), 110 steps/s, 0 s left"),  # it went on until all was learnt from
+        (9_999, False, "9,999 of 10,000 steps (99%)"),  # not at its end before it is
+    ],
+)
+def test_the_end_is_told_as_it_is(steps: int, is_last: bool, words: str) -> None:
+    at = (0.0, Progress(steps=9_000, updates=90)), (10.0, Progress(steps=steps, updates=95))
+    assert words in Stage().show(*at, last=is_last)
+
+
+def test_lines_come_now_and_then_and_at_the_end() -> None:
+    at = [(float(second), Progress(steps=second, updates=second)) for second in range(25)]
+    lines = Stage().show(*at, (24.0, Progress(steps=10_000, updates=99)), last=True).splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["0", "10", "20", "10,000"]
+
+
+def lines_of(*told: str) -> list[str]:
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.addFilter(Repetitions())
+    handler.setFormatter(Counted())
+    for text in told:
+        handler.handle(logging.LogRecord("x", logging.WARNING, __file__, 1, "%s", (text,), None))
+    return written.getvalue().splitlines()
+
+
+def test_the_figures_are_those_of_the_checkpoint_and_the_metrics_and_a_killed_run_has_them_too(
+    train: Train, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    trained(train, folder, "log_every=1")
+    outcome, told = outcome_in(folder), about(newest(folder))
+    (one,) = outcome.agents.values()
+    returns = told["returns"][0]
+    assert (outcome.steps, outcome.steps_here) == (told["steps"], told["steps"])
+    assert (one.algorithm, one.episodes) == ("ppo", told["episodes"][0])
+    assert one.episodes == len(returns) > 0  # fewer than 100, so all are kept
+    assert one.last_return is not None
+    assert one.last_return == pytest.approx(sum(returns) / len(returns))
+    lines = [line["agents"]["agent_0"].get("return") for line in read_metrics(folder)]
+    assert one.best_return == max([*(value for value in lines if value is not None), one.last_return])
+    assert max(map(len, outcome.told().splitlines())) < 80
+    (folder / "outcome.json").unlink()
+    report = CliRunner().invoke(cli.app, ["report", str(folder)])
+    assert report.exit_code == 0, report.output
+    assert report.output.startswith("Still training, or ended by a kill: 94 steps are known.")
+    assert "agent_0" in report.output
+    (folder / "outcome.json").write_text('{"ended": 3')
+    refused = CliRunner().invoke(cli.app, ["report", str(folder)])
+    assert (refused.exit_code, "outcome.json is damaged" in refused.output) == (2, True)
+    assert "holds no run" in CliRunner().invoke(cli.app, ["report", str(tmp_path)]).output

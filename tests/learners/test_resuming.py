@@ -11,15 +11,11 @@ import numpy as np
 import pytest
 import yaml
 
-pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
 from parallel_envs.learners.checkpoint import export_agent, frozen, load_agent, replace_agent
 from parallel_envs.learners.run_folder import read_metrics
 from parallel_envs.learners.updates import AutoUpdates
 from parallel_envs.testing import assert_same_batch
 from tests.learners.command_lines import CHECKPOINT_STEPS, KINDS, PLAIN, Train, command, killed_run, learnt, newest
-from tests.learners.test_checkpoints import as_earlier_versions_wrote_it
 from tests.learners.test_independent import Pressing
 
 
@@ -81,7 +77,7 @@ def test_a_run_is_resumed_to_the_bit_in_each_way_to_run_updates(
     )
 
 
-@pytest.mark.parametrize("chosen", ["fused", pytest.param("sequential", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("chosen", ["fused"])
 def test_what_auto_has_chosen_stays_when_the_run_is_resumed(
     chosen: str, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,46 +117,13 @@ def test_a_run_that_has_made_its_steps_is_left_as_it_is(train: Train, tmp_path: 
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: Path, tmp_path: Path) -> None:
+    """Its learning worker ends with it."""
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    words = ["total_steps=400", f"checkpoint_every={CHECKPOINT_STEPS}"]
-    killed_run(killed, config, *PLAIN, words[1])
-    assert train(*words, resume=killed).exit_code == 0
+    words = ["total_steps=400", f"checkpoint_every={CHECKPOINT_STEPS}", "mode=overlap"]
+    killed_run(killed, config, *PLAIN, *words[1:], "learn_in=process")
+    assert train(*words, "learn_in=thread", resume=killed).exit_code == 0
     assert train(*words, f"folder={straight}").exit_code == 0
     assert_same_batch(learnt(killed), learnt(straight))
-
-
-def test_settings_on_which_learning_depends_stay(train: Train, config: Path, tmp_path: Path) -> None:
-    folder, other = tmp_path / "run", tmp_path / "other"
-    train(f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}")
-    before = newest(folder)
-    for words, told in (
-        (["seed=6", "algorithm.hidden=[9]"], "has other settings: `algorithm`, `seed`"),
-        (["total_steps=99", f"checkpoint_every={CHECKPOINT_STEPS // 2}"], "has other settings: `checkpoint_every`"),
-        (["total_steps=99", f"folder={other}"], "is not"),
-    ):
-        done = train(*words, resume=folder)
-        assert done.exit_code == 2
-        assert told in done.output
-        assert newest(folder) == before
-    assert not other.exists()
-    assert train(f"folder={folder}", resume=folder).exit_code == 0
-    assert command(config, *PLAIN, "--resume", folder).exit_code == 0
-    assert newest(folder) != before
-
-
-def test_what_a_run_was_given_on_the_way_is_remembered(train: Train, tmp_path: Path) -> None:
-    """And what goes with the number of steps stays as it was, also when the file is given again."""
-    folder = tmp_path / "run"
-    train(f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}", "checkpoint_every=null")
-    every = yaml.safe_load((folder / "settings.yaml").read_text())["checkpoint_every"]
-    done = train(f"total_steps={CHECKPOINT_STEPS + 10}", "on_divergence=raise", resume=folder)
-    assert done.exit_code == 0, done.output
-    settings = yaml.safe_load((folder / "settings.yaml").read_text())
-    assert (settings["total_steps"], settings["on_divergence"]) == (CHECKPOINT_STEPS + 10, "raise")
-    assert (settings["checkpoint_every"], settings["folder"]) == (every, str(folder))
-    before = newest(folder)
-    assert command("--resume", folder).exit_code == 0
-    assert newest(folder) == before
 
 
 def test_an_agent_may_be_frozen_and_take_anothers_place(train: Train, tmp_path: Path) -> None:
@@ -179,18 +142,6 @@ def test_an_agent_may_be_frozen_and_take_anothers_place(train: Train, tmp_path: 
     assert states["agent_1"]["counters"]["frozen"]
 
 
-def test_what_cannot_be_resumed_is_told(train: Train, tmp_path: Path) -> None:
-    done = train(resume=tmp_path / "nowhere")
-    assert done.exit_code == 2
-    assert "holds no run" in done.output
-    train(f"folder={tmp_path / 'run'}", "total_steps=8")
-    for part in (newest(tmp_path / "run"), newest(tmp_path / "run").parent):
-        told = " ".join(train(resume=part).output.split())
-        assert f"The run that it is part of is {tmp_path / 'run'}." in told
-    told = " ".join(command(tmp_path / "run").output.replace("│", " ").split())
-    assert "is a folder. Give a settings file, or resume a run: --resume" in told
-
-
 def test_a_damaged_checkpoint_is_told_with_the_way_back(train: Train, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(f"folder={folder}")
@@ -204,18 +155,33 @@ def test_a_damaged_checkpoint_is_told_with_the_way_back(train: Train, tmp_path: 
     assert train("total_steps=99", resume=folder).exit_code == 0
 
 
-def test_foreign_metrics_and_agents_that_changed_are_told(train: Train, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    train(f"folder={folder}", "total_steps=8")
-    metrics = folder / "metrics.jsonl"
-    own = metrics.read_bytes()
-    metrics.write_bytes(b"\xff\xfe\n")
-    done = train("total_steps=99", resume=folder)
-    assert (done.exit_code, "Line 1 of" in done.output, "is not a line of metrics" in done.output) == (2, True, True)
-    metrics.write_bytes(own)
-    for path in (newest(folder) / "checkpoint.json", newest(folder) / "agent_0" / "agent.json"):
-        as_earlier_versions_wrote_it(path)  # with its checksum it would be refused for that
-        path.write_text(path.read_text().replace('"agent": "agent_0"', '"agent": "somebody"'))
-    done = train("total_steps=99", resume=folder)
-    assert done.exit_code == 2
-    assert "differ in the agents ['agent_0', 'somebody']" in " ".join(done.output.split())
+def test_settings_on_which_learning_depends_stay_and_what_was_given_on_the_way_is_remembered(
+    train: Train, config: Path, tmp_path: Path
+) -> None:
+    folder, other = tmp_path / "run", tmp_path / "other"
+    train(f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}", "checkpoint_every=null")
+    before, every = newest(folder), yaml.safe_load((folder / "settings.yaml").read_text())["checkpoint_every"]
+    for words, told in (
+        (["seed=6", "algorithm.hidden=[9]"], "has other settings: `algorithm`, `seed`"),
+        (["total_steps=99", f"checkpoint_every={CHECKPOINT_STEPS // 2}"], "has other settings: `checkpoint_every`"),
+        (["total_steps=99", f"folder={other}"], "is not"),
+    ):
+        done = train(*words, resume=folder)
+        assert (done.exit_code, told in done.output) == (2, True)
+        assert newest(folder) == before
+    assert not other.exists()
+    done = train(f"total_steps={CHECKPOINT_STEPS + 10}", "on_divergence=raise", resume=folder)
+    assert done.exit_code == 0, done.output
+    settings = yaml.safe_load((folder / "settings.yaml").read_text())
+    assert (settings["total_steps"], settings["on_divergence"]) == (CHECKPOINT_STEPS + 10, "raise")
+    assert (settings["checkpoint_every"], settings["folder"]) == (every, str(folder))
+    before = newest(folder)
+    assert command("--resume", folder).exit_code == 0
+    assert newest(folder) == before
+    for part in (before, before.parent):
+        told = " ".join(train(resume=part).output.split())
+        assert f"The run that it is part of is {folder}." in told
+    told = " ".join(command(folder).output.replace("│", " ").split())
+    assert "is a folder. Give a settings file, or resume a run: --resume" in told
+    done = train(resume=tmp_path / "nowhere")
+    assert (done.exit_code, "holds no run" in done.output) == (2, True)

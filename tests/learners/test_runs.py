@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
+from parallel_envs.learners import run_folder
 from parallel_envs.learners.checkpoint import load_checkpoint, save_checkpoint
 from parallel_envs.learners.run_folder import (
     BadRun,
@@ -28,9 +28,8 @@ from parallel_envs.learners.run_folder import (
     read_metrics,
 )
 from parallel_envs.testing import assert_same_batch
-from tests.learners.full_disk import full_disk
-
-pytest.importorskip("safetensors")
+from tests.learners.command_lines import DQN, Train, learnt, newest
+from tests.learners.full_disk import FullDisk, full_disk
 
 SETTINGS = {"env": "CartPole-v1", "seed": 3, "algorithm": {"name": "ppo", "hidden": [64, 64]}}
 
@@ -58,18 +57,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "first"
 
 
-# ---- what it holds -------------------------------------------------------------------------------
-
-
-def test_a_run_says_what_it_is(folder: Path) -> None:
-    a_run(folder).close()
-    assert yaml.safe_load((folder / "settings.yaml").read_text()) == SETTINGS
-    told = json.loads((folder / "run.json").read_text())
-    assert told["seed"] == 3
-    assert told["packages"]["numpy"] == np.__version__
-    assert told["python"] == sys.version.split()[0]
-
-
 def test_the_newest_checkpoints_are_kept_and_what_was_moved_behind_a_link_is_not_removed(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -84,30 +71,6 @@ def test_the_newest_checkpoints_are_kept_and_what_was_moved_behind_a_link_is_not
         run.save(200, saving(2))
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["000000100", "000000200"]
     assert_same_batch(load_checkpoint(tmp_path / "moved").agents, states(10))
-
-
-def test_tensorboard_has_the_same_numbers(folder: Path) -> None:
-    pytest.importorskip("tensorboard")
-    pytest.importorskip("torch")
-    accumulator: Any = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-    with a_run(folder, tensorboard=True) as run:
-        log(run, 1, 2)
-    read = accumulator.EventAccumulator(str(folder / "tensorboard"))
-    read.Reload()
-    assert [(each.step, each.value) for each in read.Scalars("loss/red")] == [(100, 1.0), (200, 0.5)]
-
-
-def test_a_run_goes_on_without_tensorboard_and_says_so(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with a_run(folder, tensorboard=True) as run:
-        log(run, 1, 2)
-    assert len(read_metrics(folder)) == 2
-    assert "TensorBoard is not installed: metrics go to metrics.jsonl only." in caplog.text
-
-
-# ---- going on ------------------------------------------------------------------------------------
 
 
 def test_a_run_goes_on_from_its_newest_checkpoint_without_what_a_killed_process_left(folder: Path) -> None:
@@ -126,30 +89,24 @@ def test_a_run_goes_on_from_its_newest_checkpoint_without_what_a_killed_process_
     assert (folder / "run.json").is_file()
 
 
-def test_a_run_is_not_begun_twice_nor_resumed_without_a_checkpoint(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="holds no run"):
-        Run.resume(folder)
-    a_run(folder).close()
-    before = (folder / "run.json").read_bytes()
-    with pytest.raises(FileExistsError, match="--resume"):
-        a_run(folder)
-    assert (folder / "run.json").read_bytes() == before
-    with pytest.raises(FileNotFoundError, match="no checkpoint yet"):
-        Run.resume(folder)
-
-
-def test_only_one_is_at_a_run(folder: Path) -> None:
-    """The second changes nothing, and the lines of the first arrive."""
-    with a_run(folder) as run:
-        log(run, 1, 2)
-        run.save(100, saving(1))
-        for another in (lambda: Run.resume(folder), lambda: Run(folder)):
-            with pytest.raises(BadRun, match=r"Another process is using the run in"):
-                another()
-        log(run, 3)
-        assert [line["update"] for line in read_metrics(folder)] == [1, 2, 3]
-    Run.resume(folder, tensorboard=False)[0].close()
-    assert [line["update"] for line in read_metrics(folder)] == [1]
+def test_updates_share_a_line_if_they_are_close_and_each_agent_is_averaged_over_its_own() -> None:
+    made, lines = averages(every=10, begins=100)
+    for steps in (104, 108, 112, 116):
+        made.add(steps, {"red": {"loss": float(steps)}})
+    assert lines == [(112, {"red": {"loss": 108.0}})]
+    made.flush(117)
+    made.flush(118)
+    assert lines[1:] == [(117, {"red": {"loss": 116.0}})]
+    made, lines = averages(every=10)
+    made.add(5, {"red": {"loss": 1.0}, 7: {"loss": 5.0}})
+    made.add(10, {"red": {"loss": 2.0, "kl": 4.0}})
+    made.add(50, {"red": {"loss": 1.0}})
+    made.add(100, {"red": {"loss": math.inf}})
+    assert lines[:2] == [(10, {"red": {"loss": 1.5, "kl": 4.0}, 7: {"loss": 5.0}}), (50, {"red": {"loss": 1.0}})]
+    made, lines = averages(every=1)
+    made.add(0, {"red": {"loss": 1.0}})
+    made.add(1, {"red": {"loss": math.inf}})
+    assert math.isnan(lines[0][1]["red"]["loss"])  # it is not hidden by the rest
 
 
 def test_a_run_knows_what_auto_had_chosen_by_the_checkpoint_that_it_goes_on_from(folder: Path) -> None:
@@ -172,13 +129,6 @@ def test_a_run_knows_what_auto_had_chosen_by_the_checkpoint_that_it_goes_on_from
     assert read_choice(folder, 300) == "thread"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"update_mode": 3, "since_steps": 3}', "\ud800"])
-def test_a_note_of_a_choice_that_says_nothing_is_told(text: str, tmp_path: Path) -> None:
-    (tmp_path / "chosen.json").write_bytes(text.encode(errors="surrogatepass"))
-    with pytest.raises(BadRun, match=r"chosen\.json does not say which .* Remove it"):
-        read_choice(tmp_path, 10)
-
-
 def test_a_checkpoint_that_lost_its_table_is_not_passed_over(folder: Path) -> None:
     """A run that went on from the one before could not write its next in that place."""
     with a_run(folder) as run:
@@ -192,9 +142,6 @@ def test_a_checkpoint_that_lost_its_table_is_not_passed_over(folder: Path) -> No
     (folder / "checkpoints" / "000000100" / "checkpoint.json").unlink()
     with pytest.raises(BadRun, match="no older one"):
         Run.resume(folder)
-
-
-# ---- lines of metrics ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -241,47 +188,72 @@ def test_a_line_that_is_none_is_left_out_if_it_is_the_last_and_named_elsewhere(
         assert path.read_bytes() == before
 
 
-def test_a_run_whose_metrics_hold_a_foreign_line_is_let_go_of(folder: Path) -> None:
-    with a_run(folder) as run:
-        run.save(100, saving(1))
-    (folder / "metrics.jsonl").write_bytes(b"\xff\n")
-    for _ in range(2):
-        with pytest.raises(BadRun, match=r"Line 1 of .*metrics\.jsonl is not a line of metrics"):
-            Run.resume(folder)
-
-
 def averages(every: int, begins: int = 0) -> tuple[MetricMeans, list[Any]]:
     lines: list[Any] = []
     return MetricMeans(every, lambda steps, means: lines.append((steps, means)), begins=begins), lines
 
 
-def test_updates_share_a_line_if_they_are_close_and_have_one_each_if_they_are_far_apart() -> None:
-    made, lines = averages(every=10, begins=100)
-    for steps in (104, 108, 112, 116):
-        made.add(steps, {"red": {"loss": float(steps)}})
-    assert lines == [(112, {"red": {"loss": 108.0}})]
-    made.flush(117)
-    made.flush(118)
-    assert lines[1:] == [(117, {"red": {"loss": 116.0}})]
-    made, lines = averages(every=10)
-    for steps in (50, 100):
-        made.add(steps, {"red": {"loss": 1.0}})
-    assert [steps for steps, _ in lines] == [50, 100]
+def test_a_full_disk_ends_a_run_at_its_end_and_after_three_checkpoints_and_metrics_wait(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    told = r"the disk is broken.*holds no checkpoint yet\. Begin the run anew"
+    with full_disk(folder) as disk, a_run(folder) as run:
+        with pytest.raises(CheckpointNotSaved, match=told):  # no lack of room ends a run at once
+            run.save_if_possible(50, fail)
+        log(run, 1)
+        first = run.save(100, saving(1))
+        disk.fill()
+        log(run, 2, 3)
+        assert [line["update"] for line in read_metrics(folder)] == [1]
+        assert caplog.text.count("wait in memory") == 1
+        for steps in (200, 300):
+            assert run.save_if_possible(steps, saving(2)) is None
+        assert caplog.text.count("The run goes on; make room") == 2
+        for is_last in (False, True):
+            with pytest.raises(CheckpointNotSaved, match="No space left on device") as caught:
+                run.save_if_possible(400, saving(4), is_last=is_last)
+            assert f"The newest whole checkpoint is {first}. To go on from it: " in str(caught.value)
+            assert str(caught.value).endswith(f" train --resume {folder}")
+        disk.free()
+        log(run, 4)
+        assert [line["update"] for line in read_metrics(folder)] == [1, 2, 3, 4]
+        assert run.save_if_possible(500, saving(5)) is not None
+        disk.fill()
+        assert run.save_if_possible(600, saving(6)) is None  # counted from the last one that was saved
 
 
-def test_each_agent_is_averaged_over_its_own_updates() -> None:
-    made, lines = averages(every=10)
-    made.add(5, {"red": {"loss": 1.0}, 7: {"loss": 5.0}})
-    made.add(10, {"red": {"loss": 2.0, "kl": 4.0}})
-    assert lines == [(10, {"red": {"loss": 1.5, "kl": 4.0}, 7: {"loss": 5.0}})]
-    for odd in (math.inf, -math.inf, math.nan):  # is not hidden by the rest
-        made, lines = averages(every=1)
-        made.add(0, {"red": {"loss": 1.0}})
-        made.add(1, {"red": {"loss": odd}})
-        assert math.isnan(lines[0][1]["red"]["loss"])
+def test_tensorboard_has_the_same_numbers_with_a_gap_while_the_disk_is_full_and_may_be_missing(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter
+    add, is_full = writer.add_scalar, [True]
 
+    def added(*given: Any) -> None:
+        if is_full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add(*given)
 
-# ---- a full disk ---------------------------------------------------------------------------------
+    monkeypatch.setattr(writer, "add_scalar", added)
+    with a_run(folder, tensorboard=True) as run:
+        log(run, 1, 2)
+        assert caplog.text.count("TensorBoard has a gap from step 100 on") == 1
+        is_full[0] = False
+        log(run, 3)
+        run.save(300, saving(3))
+        log(run, 4)
+    board: Any = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    shown = board.EventAccumulator(str(folder / "tensorboard"))
+    shown.Reload()
+    assert [(scalar.step, scalar.value) for scalar in shown.Scalars("loss/red")] == [(400, 0.25)]
+    assert len(read_metrics(folder)) == 4
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with a_run(folder.with_name("without"), tensorboard=True) as run:
+        log(run, 1, 2)
+    assert len(read_metrics(folder.with_name("without"))) == 2
+    assert "TensorBoard is not installed: metrics go to metrics.jsonl only." in caplog.text
 
 
 def scene(folder: Path, first: int, times: int | None) -> tuple[int, int, list[int]]:
@@ -337,68 +309,102 @@ def test_whatever_cannot_be_written_for_lack_of_room_nothing_is_half_there(
         assert newest.name == "000000400"
 
 
-def test_a_full_disk_ends_a_run_at_its_end_and_after_three_checkpoints(
-    folder: Path, caplog: pytest.LogCaptureFixture
+AGENT = f"algorithm={json.dumps(DQN)}"
+STEPS, EVERY = 240, 40
+
+
+def filled_after_the_first_checkpoint(
+    disk: FullDisk, first: int, times: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with full_disk(folder) as disk, a_run(folder) as run:
-        first = run.save(100, saving(1))
-        disk.fill()
-        for steps in (200, 300):
-            assert run.save_if_possible(steps, saving(2)) is None
-        assert caplog.text.count("The run goes on; make room") == 2
-        for is_last in (False, True):
-            with pytest.raises(CheckpointNotSaved, match="No space left on device") as caught:
-                run.save_if_possible(400, saving(4), is_last=is_last)
-            assert f"The newest whole checkpoint is {first}. To go on from it: " in str(caught.value)
-            assert str(caught.value).endswith(f" train --resume {folder}")
-        disk.free()
-        assert run.save_if_possible(500, saving(5)) is not None
-        disk.fill()
-        assert run.save_if_possible(600, saving(6)) is None  # counted from the last one that was saved
+    """Have the disk be full for some operations, counted from the end of the first checkpoint."""
+    save = run_folder.Run.save
+
+    def saved(run: run_folder.Run, steps: int, *how: Any) -> Path:
+        folder = save(run, steps, *how)
+        if steps < 2 * EVERY:
+            disk.fill(first, times)
+        return folder
+
+    monkeypatch.setattr(run_folder.Run, "save", saved)
 
 
-def test_an_error_that_is_no_lack_of_room_ends_a_run_at_once(folder: Path) -> None:
-    def fail(path: Path) -> None:
-        raise OSError(errno.EIO, "the disk is broken")
-
-    told = r"the disk is broken.*holds no checkpoint yet\. Begin the run anew"
-    with a_run(folder) as run, pytest.raises(CheckpointNotSaved, match=told):
-        run.save_if_possible(100, fail)
-
-
-def test_lines_of_metrics_wait_for_room(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with full_disk(folder) as disk, a_run(folder) as run:
-        log(run, 1)
-        disk.fill()
-        log(run, 2, 3)
-        assert [line["update"] for line in read_metrics(folder)] == [1]
-        assert caplog.text.count("wait in memory") == 1
-        disk.free()
-        log(run, 4)
-        assert [line["update"] for line in read_metrics(folder)] == [1, 2, 3, 4]
+def run_on_a_full_disk(
+    train: Train, folder: Path, first: int, times: int | None, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Any, FullDisk]:
+    sizes = [f"total_steps={STEPS}", f"checkpoint_every={EVERY}", "log_every=10", "keep_checkpoints=2"]
+    with full_disk(folder) as disk, monkeypatch.context() as patch:
+        filled_after_the_first_checkpoint(disk, first, times, patch)
+        done = train(AGENT, *sizes, f"folder={folder}")
+    return done, disk
 
 
-def test_tensorboard_has_a_gap_while_the_disk_is_full(
-    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def outcome(folder: Path) -> Any:
+    agents, about = learnt(folder)
+    steps = [(line["steps"], line["agents"]) for line in read_metrics(folder)]
+    return agents, {name: about[name] for name in ("steps", "updates", "returns")}, steps
+
+
+@pytest.mark.parametrize(
+    "share", [0.0, 0.5, 1.0, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.15, 0.3, 0.7, 0.85))]
+)
+def test_whenever_the_disk_is_full_what_was_learnt_is_kept(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
-    writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter
-    add, is_full = writer.add_scalar, [True]
+    """For good: the run fails, and goes on to the bit when there is room. For a while: nobody sees it later."""
+    done, disk = run_on_a_full_disk(train, tmp_path / "clean", 1, 0, monkeypatch)
+    assert done.exit_code == 0, done.output
+    expected, num_operations = outcome(tmp_path / "clean"), disk.num_operations
+    first = max(1, round(share * num_operations))
 
-    def added(*given: Any) -> None:
-        if is_full[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        add(*given)
+    done, _ = run_on_a_full_disk(train, tmp_path / "for good", first, None, monkeypatch)
+    told, kept = " ".join(done.output.split()), newest(tmp_path / "for good")
+    assert "No space left on device" in told
+    if share < 1.0:  # the very last operation removes an old checkpoint, which may stay
+        assert done.exit_code == 1, done.output
+        assert f"The newest whole checkpoint is {kept}. To go on from it: " in told
+        assert "parallel_envs train --resume" in told
+        done = train(resume=tmp_path / "for good")
+    assert done.exit_code == 0, done.output
+    assert_same_batch(outcome(tmp_path / "for good"), expected)
 
-    monkeypatch.setattr(writer, "add_scalar", added)
-    with a_run(folder, tensorboard=True) as run:
+    done, disk = run_on_a_full_disk(train, tmp_path / "for a while", first, 3, monkeypatch)
+    assert disk.num_failed >= 1
+    if done.exit_code == 0:
+        assert_same_batch(outcome(tmp_path / "for a while"), expected)
+    else:  # it was the last checkpoint for which there was no room
+        assert share > 0.7
+
+
+def test_the_last_checkpoint_must_be_saved_also_where_a_rollout_passes_its_mark(train: Train, tmp_path: Path) -> None:
+    """The first checkpoint is due at step 40, and is saved at the end of the rollout, where the run is done."""
+    sizes = ["total_steps=50", "checkpoint_every=40", "algorithm.rollout_length=32"]
+    folder = tmp_path / "run"
+    with full_disk(folder / "checkpoints") as disk:
+        disk.fill()
+        done = train(*sizes, f"folder={folder}")
+    assert done.exit_code == 1
+    assert "holds no checkpoint yet. Begin the run anew" in " ".join(done.output.split())
+
+
+def test_only_one_is_at_a_run_which_is_not_begun_twice_nor_resumed_without_a_checkpoint(folder: Path) -> None:
+    """Another changes nothing, and the lines of the first arrive."""
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        Run.resume(folder)
+    with a_run(folder) as run:
+        before = (folder / "run.json").read_bytes()
         log(run, 1, 2)
-        assert caplog.text.count("TensorBoard has a gap from step 100 on") == 1
-        is_full[0] = False
+        another: list[Callable[[], object]] = [lambda: Run.resume(folder), lambda: Run(folder)]
+        for begin in another:
+            with pytest.raises(BadRun, match=r"Another process is using the run in"):
+                begin()
+    with pytest.raises(FileNotFoundError, match="no checkpoint yet"):
+        Run.resume(folder)
+    with pytest.raises(FileExistsError, match="--resume"):
+        a_run(folder)
+    with Run(folder, tensorboard=False) as run:
+        run.save(200, saving(1))
         log(run, 3)
-        run.save(300, saving(3))
-        log(run, 4)
-    board = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-    shown = board.EventAccumulator(str(folder / "tensorboard"))
-    shown.Reload()
-    assert [scalar.step for scalar in shown.Scalars("loss/red")] == [400]
-    assert len(read_metrics(folder)) == 4
+        assert [line["update"] for line in read_metrics(folder)] == [1, 2, 3]
+    Run.resume(folder, tensorboard=False)[0].close()
+    assert [line["update"] for line in read_metrics(folder)] == [1, 2]
+    assert (folder / "run.json").read_bytes() == before

@@ -56,37 +56,6 @@ def read(**settings: Any) -> TrainSettings:
     return read_settings({**LEAST, **settings})
 
 
-def test_a_file_is_read_and_overrides_replace_what_it_says(tmp_path: Path) -> None:
-    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\nalgorithm: {name: slow, learning_rate: 1}\n")
-    settings = load_settings(path, ["seed=3", "algorithm.learning_rate=3e-4", "agents.red.name=fast", "folder=null"])
-    assert (settings.seed, settings.folder, settings.total_steps) == (3, None, 100)
-    configs = algorithm_configs(settings, ["red", "blue"], KINDS)
-    assert configs == {"red": Fast(), "blue": Slow(learning_rate=3e-4)}
-
-
-def test_powers_of_ten_are_numbers_though_yaml_takes_them_for_words_and_none_is_too_large(tmp_path: Path) -> None:
-    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 2e6\nalgorithm: {name: slow, network: {hidden: [64]}}\n")
-    settings = load_settings(path, ["checkpoint_every=1E3", "agents={7: {name: fast, speed: 3e2}}"])
-    assert (settings.total_steps, settings.checkpoint_every) == (2_000_000, 1000)
-    assert algorithm_configs(settings, [7, "red"], KINDS)[7] == Fast(speed=300)
-    assert read(total_steps=10**400).checkpoint_every == 10**399
-
-
-def test_what_was_resolved_is_resolved_to_the_same() -> None:
-    settings = read(parallel={"use_threads": True}, agents={"red": {"speed": 1}})
-    assert read_settings(settings.described()) == settings
-    assert "parallel" not in settings.described()
-
-
-def test_what_the_file_does_not_say_comes_from_elsewhere(tmp_path: Path) -> None:
-    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\nlog_every: 3\n")
-    settings = load_settings(path, ["seed=3"], {"log_every": 7, "checkpoint_every": 9, "seed": 1})
-    assert (settings.log_every, settings.checkpoint_every, settings.seed) == (3, 9, 3)
-    assert read(total_steps=101).checkpoint_every == 11
-    assert read(total_steps=101, checkpoint_every=3).checkpoint_every == 3
-    assert read(total_steps=5000).log_every == 5
-
-
 WHOLE = [
     ("env: [", "is not YAML"),
     ("- env", "holds list"),
@@ -122,11 +91,6 @@ def test_mistakes_are_named(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match=words) as caught:
         load_settings(written(tmp_path, text))
     assert "config.yaml" in str(caught.value)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match=r"nowhere\.yaml cannot be read"):
-        load_settings(tmp_path / "nowhere.yaml")
 
 
 @pytest.mark.parametrize(
@@ -196,11 +160,6 @@ def test_the_plans_block_is_understood(change: dict[str, Any], expected: dict[st
     assert {name: getattr(settings, name) for name in expected} == expected
 
 
-def test_what_is_said_twice_is_refused() -> None:
-    with pytest.raises(BadSettings, match="`parallel` and `backend`, `update_mode` say the same thing"):
-        read(parallel=PLAN, update_mode="fused", backend="serial")
-
-
 def configs(agents: Any = None, **algorithm: Any) -> dict[Any, Any]:
     return algorithm_configs(read(algorithm=algorithm, agents=agents or {}), ["red", 7], KINDS)
 
@@ -211,23 +170,19 @@ def test_agents_take_over_what_they_do_not_say_but_nothing_from_another_algorith
     assert made == {"red": Slow(learning_rate=2.0, network=network), 7: Slow(network=network)}
     made = configs({"7": {"name": "fast"}}, name="slow", learning_rate=2)
     assert made == {"red": Slow(learning_rate=2.0), 7: Fast()}
-
-
-def test_the_train_interval_is_for_those_who_have_one_and_do_not_say_it() -> None:
     agents = {"red": {"name": "fast"}, "7": {"name": "fast", "train_interval": 5}}
     settings = read(algorithm={"name": "slow"}, agents=agents, parallel={"train_interval": 2})
-    assert algorithm_configs(settings, ["red", 7, "blue"], KINDS) == {
-        "red": Fast(train_interval=2),
-        7: Fast(train_interval=5),
-        "blue": Slow(),
-    }
+    expected = {"red": Fast(train_interval=2), 7: Fast(train_interval=5), "blue": Slow()}
+    assert algorithm_configs(settings, ["red", 7, "blue"], KINDS) == expected
 
 
-def test_a_block_that_is_none_and_a_train_interval_that_nobody_has_are_refused() -> None:
+def test_blocks_that_are_none_say_a_thing_twice_or_what_no_agent_has_are_refused() -> None:
     nothing: list[Any] = [[], "yes", 5]
     for block in nothing:
         with pytest.raises(BadSettings, match="is not a block of settings"):
             read_parallel(block)
+    with pytest.raises(BadSettings, match="`parallel` and `backend`, `update_mode` say the same thing"):
+        read(parallel=PLAN, update_mode="fused", backend="serial")
     given: list[dict[str, Any]] = [{"train_interval": 2}, {"parallel": {"train_interval": 2}}]
     for settings in given:
         with pytest.raises(BadSettings, match=r"`train_interval: 2` .*no agent learns from a replay buffer.*Leave it"):
@@ -277,3 +232,19 @@ def test_an_algorithm_without_a_name_is_the_default_one_and_its_words_are_checke
     ):
         with pytest.raises(BadSettings, match=words):
             read_config({"name": "ppo", "network": value}, "algorithm", configs_by_name())
+
+
+def test_a_file_is_read_overrides_replace_what_it_says_and_the_rest_comes_from_elsewhere(tmp_path: Path) -> None:
+    """Powers of ten are numbers though YAML takes them for words, and none is too large."""
+    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 2e6\nlog_every: 3\nalgorithm: {name: slow}\n")
+    more = ["seed=3", "algorithm.learning_rate=3e-4", "agents={7: {name: fast, speed: 3e2}}", "agents.red.name=fast"]
+    settings = load_settings(path, [*more, "folder=null"], {"log_every": 7, "checkpoint_every": 9, "seed": 1})
+    assert (settings.seed, settings.folder, settings.total_steps) == (3, None, 2_000_000)
+    assert (settings.log_every, settings.checkpoint_every) == (3, 9)
+    configs = algorithm_configs(settings, ["red", "blue", 7], KINDS)
+    assert configs == {"red": Fast(), "blue": Slow(learning_rate=3e-4), 7: Fast(speed=300)}
+    assert [read(total_steps=steps).checkpoint_every for steps in (101, 10**400)] == [11, 10**399]
+    assert read(total_steps=101, checkpoint_every=3).checkpoint_every == 3
+    assert read(total_steps=5000).log_every == 5
+    with pytest.raises(BadSettings, match=r"nowhere\.yaml cannot be read"):
+        load_settings(tmp_path / "nowhere.yaml")

@@ -33,39 +33,21 @@ class Row:
     final: tuple[float, ...] | None = None
 
 
+def row(action: int, observed: tuple[float, ...], reward: float, inner: int, end: str = "", final: Any = None) -> Row:
+    is_end = end == "terminated"
+    ends = {"goal": is_end, "inner_terminated": is_end, "inner_truncated": end == "truncated", "final": final}
+    return Row(action, observed, reward, inner, terminated=inner == 2, **ends)
+
+
 # episode, step | task | done | time | previous action, one-hot | previous reward
 START = (0, 0, 5, 0, 0 / 12, 0, 0, 0, 0)
 ROWS = [
-    Row(1, (0, 1, 5, 0, 1 / 12, 0, 1, 0, 1), 1.0, inner=0),
-    Row(
-        2,
-        (1, 0, 5, 1, 2 / 12, 0, 0, 1, 2),
-        2.0,
-        inner=0,
-        goal=True,
-        inner_terminated=True,
-        final=(0, 2, 5, 1, 2 / 12, 0, 0, 1, 2),
-    ),
-    Row(0, (1, 1, 5, 0, 3 / 12, 1, 0, 0, 11), 11.0, inner=1),
-    Row(1, (1, 2, 5, 0, 4 / 12, 0, 1, 0, 12), 12.0, inner=1),
-    Row(
-        2,
-        (2, 0, 5, 1, 5 / 12, 0, 0, 1, 13),
-        13.0,
-        inner=1,
-        inner_truncated=True,
-        final=(1, 3, 5, 1, 5 / 12, 0, 0, 1, 13),
-    ),
-    Row(
-        0,
-        (2, 1, 5, 1, 6 / 12, 1, 0, 0, 21),
-        21.0,
-        inner=2,
-        goal=True,
-        terminated=True,
-        inner_terminated=True,
-        final=(2, 1, 5, 1, 6 / 12, 1, 0, 0, 21),
-    ),
+    row(1, (0, 1, 5, 0, 1 / 12, 0, 1, 0, 1), 1.0, 0),
+    row(2, (1, 0, 5, 1, 2 / 12, 0, 0, 1, 2), 2.0, 0, "terminated", (0, 2, 5, 1, 2 / 12, 0, 0, 1, 2)),
+    row(0, (1, 1, 5, 0, 3 / 12, 1, 0, 0, 11), 11.0, 1),
+    row(1, (1, 2, 5, 0, 4 / 12, 0, 1, 0, 12), 12.0, 1),
+    row(2, (2, 0, 5, 1, 5 / 12, 0, 0, 1, 13), 13.0, 1, "truncated", (1, 3, 5, 1, 5 / 12, 0, 0, 1, 13)),
+    row(0, (2, 1, 5, 1, 6 / 12, 1, 0, 0, 21), 21.0, 2, "terminated", (2, 1, 5, 1, 6 / 12, 1, 0, 0, 21)),
 ]
 
 

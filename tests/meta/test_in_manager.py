@@ -31,9 +31,6 @@ def both(value: Any) -> Any:
     return np.stack([value] * NUM_ENVS)
 
 
-# ---- the golden trajectory -----------------------------------------------------------------------
-
-
 @modes
 @backends
 def test_the_golden_trajectory(backend: Backend, mode: AutoresetMode) -> None:
@@ -92,9 +89,6 @@ def begin_again(envs: ParallelEnvManager) -> None:
     assert_same_batch(observations, both(shown(START)))
 
 
-# ---- tasks ---------------------------------------------------------------------------------------
-
-
 def wrap(lineage: type[Playing], **settings: Any) -> MultiEpisodeWrapper:
     return MultiEpisodeWrapper(lineage(), 3, horizon=2, **settings)
 
@@ -121,14 +115,6 @@ def test_a_task_holds_through_inner_resets_and_autoresets(lineage: type[Playing]
         assert tasks_seen(envs) == [[7], [9]]
 
 
-def test_tasks_hold_in_worker_processes_and_one_for_all_is_given_by_options() -> None:
-    with ParallelEnvManager([partial(wrap, ByOptions), partial(wrap, ByResetTask)]) as envs:
-        envs.reset(tasks=[7, 8])
-        assert tasks_seen(envs) == [[7], [8]]
-        envs.reset(options={"task": 7})
-        assert tasks_seen(envs) == [[7], [7]]
-
-
 def test_a_source_gives_a_task_to_each_outer_episode() -> None:
     settings: dict[str, Any] = {"task_source": CycleTasks(list(range(6)), seed=1), "backend": "serial"}
     with make_parallel_env(ByOptions, 3, NUM_ENVS, horizon=2, manager_options=settings) as envs:
@@ -138,23 +124,6 @@ def test_a_source_gives_a_task_to_each_outer_episode() -> None:
             assert rows[:6] == [drawn[-1]] * 6
             drawn.append(rows[6])
         assert sorted(np.ravel(drawn)) == list(range(6))
-
-
-def test_a_task_setter_gets_the_wrapped_env() -> None:
-    with ParallelEnvManager([partial(wrap, Playing)] * NUM_ENVS, backend="serial", task_setter=put_task) as envs:
-        envs.reset(tasks=[7, 8])
-        for _ in range(7):
-            envs.step(both(0))
-        assert envs.call("played") == (("set", 7), ("set", 8))
-
-
-def test_get_tasks_asks_the_inner_env_and_an_env_that_takes_no_task_is_told() -> None:
-    with ParallelEnvManager([partial(wrap, Telling)] * NUM_ENVS, backend="serial") as envs:
-        envs.reset(tasks=[7, 8])
-        assert envs.get_tasks() == ["my 7", "my 8"]
-    envs = ParallelEnvManager([partial(wrap, Playing)] * NUM_ENVS, backend="serial")
-    with envs, pytest.raises(TypeError, match="no way to take a task"):
-        envs.reset(tasks=[7, 8])
 
 
 @backends
@@ -167,3 +136,22 @@ def test_the_oracle_shows_the_task_of_its_env(lineage: type[Playing], backend: B
         envs.set_tasks([9, 10])
         shown_tasks = [envs.step(both(0))[0][:, 3].tolist() for _ in range(8)]
         assert shown_tasks == [[7, 8]] * 6 + [[9, 10]] * 2
+
+
+def test_tasks_reach_envs_in_workers_by_options_or_a_setter_and_envs_are_asked_for_them() -> None:
+    with ParallelEnvManager([partial(wrap, ByOptions), partial(wrap, ByResetTask)]) as envs:
+        envs.reset(tasks=[7, 8])
+        assert tasks_seen(envs) == [[7], [8]]
+        envs.reset(options={"task": 7})
+        assert tasks_seen(envs) == [[7], [7]]
+    with ParallelEnvManager([partial(wrap, Playing)] * NUM_ENVS, backend="serial", task_setter=put_task) as envs:
+        envs.reset(tasks=[7, 8])
+        for _ in range(7):
+            envs.step(both(0))
+        assert envs.call("played") == (("set", 7), ("set", 8))
+    with ParallelEnvManager([partial(wrap, Telling)] * NUM_ENVS, backend="serial") as envs:
+        envs.reset(tasks=[7, 8])
+        assert envs.get_tasks() == ["my 7", "my 8"]
+    envs = ParallelEnvManager([partial(wrap, Playing)] * NUM_ENVS, backend="serial")
+    with envs, pytest.raises(TypeError, match="no way to take a task"):
+        envs.reset(tasks=[7, 8])

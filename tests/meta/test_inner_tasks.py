@@ -41,51 +41,19 @@ def play(env: MultiEpisodeWrapper) -> list[int]:
     return seen
 
 
-# ---- given and kept ------------------------------------------------------------------------------
-
-
-@each_way
-@pytest.mark.parametrize("said", [{"task": 7}, {"options": {"task": 7}}, {"task": Task(7, 99)}])
-def test_a_task_is_kept_through_inner_resets(lineage: type[Playing], said: dict[str, Any]) -> None:
-    env = wrap(lineage())
-    assert env.reset(**said)[0][0] == 7
-    assert play(env) == [7] * 6
-
-
-@each_way
-def test_a_task_is_kept_by_the_next_reset_and_without_one_the_env_has_its_own(lineage: type[Playing]) -> None:
-    env = wrap(lineage())
-    assert env.reset()[0][0] == UNSET
-    assert play(env) == [UNSET] * 6
-    env.reset(task=7)
-    assert env.reset()[0][0] == 7
-    assert env.reset(task=KEEP)[0][0] == 7
-    assert env.reset(options={"task": KEEP})[0][0] == 7
-    assert env.reset(task=8)[0][0] == 8
-    assert play(env) == [8] * 6
-
-
-@pytest.mark.parametrize(("lineage", "name"), [(ByResetTask, "reset_task"), (BySetTask, "set_task")])
-def test_the_envs_own_method_is_at_hand(lineage: type[Playing], name: str) -> None:
-    env = wrap(lineage())
-    env.reset(task=1)
-    getattr(env, name)(7)
-    assert env.reset()[0][0] == 7
-    assert play(env) == [7] * 6
-
-
-def test_a_method_that_the_env_has_not_is_missing_and_none_is_a_task() -> None:
-    env = wrap(ByResetTask())
-    assert hasattr(env, "reset_task")
-    assert not hasattr(env, "set_task")
-    assert not env.has_wrapper_attr("set_task")
+def test_the_envs_own_method_is_at_hand_and_one_that_it_has_not_is_missing() -> None:
+    kinds: list[tuple[type[Playing], str]] = [(ByResetTask, "reset_task"), (BySetTask, "set_task")]
+    for lineage, name in kinds:
+        env = wrap(lineage(), oracle=True, task_vector=lambda task: [task or 0])
+        env.reset(task=1)
+        env.get_wrapper_attr(name)(7)
+        assert env.reset()[0][[0, 3]].tolist() == [7, 7]
+        assert play(env) == [7] * 6
+    assert not wrap(ByResetTask()).has_wrapper_attr("set_task")
     assert not wrap(ByOptions()).has_wrapper_attr("reset_task")
-    env = wrap(ByOptions())  # None is a task
+    env = wrap(ByOptions())
     env.reset(task=None)
-    assert env.unwrapped.options == {"task": None}  # type: ignore[attr-defined]  # it is a ByOptions
-
-
-# ---- options -------------------------------------------------------------------------------------
+    assert env.unwrapped.options == {"task": None}, "None is a task"  # type: ignore[attr-defined]  # it is a ByOptions
 
 
 def test_options_and_tasks_are_copied_and_other_options_are_for_one_reset() -> None:
@@ -119,9 +87,6 @@ def test_the_task_is_passed_on_to_those_that_take_it_there(lineage: Any, options
     assert bare.options == passed
 
 
-# ---- the oracle ----------------------------------------------------------------------------------
-
-
 def test_the_oracle_asks_the_env() -> None:
     env = MultiEpisodeWrapper(Counting(), 3, oracle=True)
     assert env.reset()[0].tolist() == [0, 0, 5, 0]
@@ -131,6 +96,25 @@ def test_the_oracle_asks_the_env() -> None:
     bare.reset_task([[1, 2], [3, 4]])
     env = MultiEpisodeWrapper(bare, 3, oracle=True)
     assert env.reset(task=[[5, 6], [7, 8]])[0].tolist() == [0, 0, 5, 6, 7, 8, 0], "arrays of any shape"
+    for lineage in (Telling, TellingCurrent):
+        env = wrap(lineage(), oracle=True, task_vector=lambda words: [float(words.removeprefix("my "))])
+        assert env.reset(task=7)[0][3] == 7
+
+
+def test_a_task_that_cannot_be_given_or_has_another_length_is_told() -> None:
+    env: Any = wrap(Playing())
+    with pytest.raises(TypeError, match="no way to take a task"):
+        env.reset(task=7)
+    assert env.reset(seed=3)[0][0] == UNSET
+    with pytest.raises(ValueError, match="given twice"):
+        wrap(ByOptions()).reset(task=1, options={"task": 2})
+    with pytest.raises(ValueError, match="RESAMPLE"):
+        wrap(ByOptions()).reset(task=RESAMPLE)
+    env = wrap(ByOptions(), oracle=True, task_vector=lambda task: task or [0, 0])
+    with pytest.raises(ValueError, match="3 numbers as a vector, where there were 2"):
+        env.reset(task=[1, 2, 3])
+    with pytest.raises(ResetNeeded):
+        env.step(0)
 
 
 @pytest.mark.parametrize("lineage", EACH_WAY)
@@ -140,23 +124,6 @@ def test_the_vector_of_a_task_is_shown_however_it_was_given(lineage: type[Playin
     assert env.reset(task=7)[0][3:].tolist() == [7, 8, 0]
     assert [env.step(0)[0][3:5].tolist() for _ in range(6)] == [[7, 8]] * 6
     assert env.reset(options={"task": 9})[0][3:].tolist() == [9, 10, 0]
-
-
-def test_the_vector_of_a_task_given_by_the_envs_method_is_shown() -> None:
-    env = wrap(ByResetTask(), oracle=True, task_vector=lambda task: [task or 0])
-    env.get_wrapper_attr("reset_task")(7)
-    assert env.reset()[0][3] == 7
-    env.reset_task(task=8)
-    assert env.reset()[0][3] == 8
-
-
-def test_the_vector_is_that_of_the_task_as_the_env_tells_it() -> None:
-    for lineage in (Telling, TellingCurrent):
-        env = wrap(lineage(), oracle=True, task_vector=lambda words: [float(words.removeprefix("my "))])
-        assert env.reset(task=7)[0][3] == 7
-
-
-# ---- bad input -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -175,20 +142,17 @@ def test_an_oracle_that_knows_no_numbers_is_told(bare: Any, vector: Any, text: s
         wrap(bare, oracle=True, task_vector=vector)
 
 
-def test_a_task_of_another_length_is_told() -> None:
-    env = wrap(ByOptions(), oracle=True, task_vector=lambda task: task or [0, 0])
-    with pytest.raises(ValueError, match="3 numbers as a vector, where there were 2"):
-        env.reset(task=[1, 2, 3])
-    with pytest.raises(ResetNeeded):
-        env.step(0)
-
-
-def test_a_task_that_cannot_be_given_is_told() -> None:
-    env: Any = wrap(Playing())
-    with pytest.raises(TypeError, match="no way to take a task"):
-        env.reset(task=7)
-    assert env.reset(seed=3)[0][0] == UNSET
-    with pytest.raises(ValueError, match="given twice"):
-        wrap(ByOptions()).reset(task=1, options={"task": 2})
-    with pytest.raises(ValueError, match="RESAMPLE"):
-        wrap(ByOptions()).reset(task=RESAMPLE)
+@each_way
+@pytest.mark.parametrize("said", [{"task": 7}, {"options": {"task": 7}}, {"task": Task(7, 99)}])
+def test_a_task_is_kept_through_inner_resets_and_by_the_next_reset(
+    lineage: type[Playing], said: dict[str, Any]
+) -> None:
+    env = wrap(lineage())
+    assert env.reset()[0][0] == UNSET
+    assert play(env) == [UNSET] * 6
+    assert env.reset(**said)[0][0] == 7
+    assert play(env) == [7] * 6
+    for kept in ({}, {"task": KEEP}, {"options": {"task": KEEP}}):
+        assert env.reset(**kept)[0][0] == 7
+    assert env.reset(task=8)[0][0] == 8
+    assert play(env) == [8] * 6

@@ -48,9 +48,6 @@ def first_draws(envs: ParallelEnvManager, **reset: Any) -> list[float]:
     return [float(one) for one in envs.reset(**reset)[0][:, 0]]
 
 
-# ---- one env -------------------------------------------------------------------------------------
-
-
 def test_an_env_of_an_id_or_a_spec() -> None:
     env = make_env("CartPole-v1", 3, render_mode="rgb_array", add_time=True)
     assert isinstance(env, MultiEpisodeWrapper)
@@ -81,36 +78,13 @@ def test_the_seed_is_that_of_the_first_reset_and_of_the_actions() -> None:
     assert env.action_space.np_random.random() != np.random.default_rng(3).random(), "a stream of their own"
 
 
-# ---- many ----------------------------------------------------------------------------------------
-
-
-def test_each_env_has_its_seed_whatever_the_workers() -> None:
-    wanted = [float(FirstDraw().reset(seed=seed)[0][0]) for seed in env_seeds(3, 4)]
-    assert wanted[1] == FirstDraw().reset(seed=SeedTree(3).child("env", 1).seed())[0][0]
-    for num_workers in (1, 3):
-        with make_parallel_env(FirstDraw, 2, num_workers, 3, num_envs=4, manager_options=SERIAL, horizon=5) as envs:
-            assert first_draws(envs) == wanted
-
-
-def test_no_env_has_the_seed_of_the_single_one_or_of_the_one_for_evaluation() -> None:
-    singles = {float(make_env(FirstDraw, 2, seed=seed, horizon=5).reset()[0][0]) for seed in range(3, 12)}
-    with make_parallel_env(FirstDraw, 2, 8, seed=3, horizon=5, manager_options=SERIAL) as envs:
-        drawn = first_draws(envs)
-        assert len({*drawn, *singles}) == 8 + 9
-        seeds = list(range(7, 15))  # the manager's own take the place
-        assert first_draws(envs, seed=seeds) == [float(FirstDraw().reset(seed=seed)[0][0]) for seed in seeds]
-
-
-def test_an_id_that_only_this_process_knows_works_in_workers(registered: str) -> None:
+def test_an_id_that_only_this_process_knows_and_functions_on_the_spot_work_in_workers(registered: str) -> None:
     for env_id in (registered, gym.spec(registered)):
         with make_parallel_env(env_id, 2, 2, seed=3, add_time=True, length=3) as envs:
             assert (envs.num_envs, envs.num_workers) == (2, 2)
             assert envs.call("keywords") == ({"length": 3},) * 2
             assert envs.call("horizon_bamdp") == (10, 10)
             assert first_draws(envs) == [float(FirstDraw().reset(seed=seed)[0][0]) for seed in env_seeds(3, 2)]
-
-
-def test_functions_that_are_written_on_the_spot_work_in_workers() -> None:
     vector = [10.0, 20.0]
     settings: dict[str, Any] = {"oracle": True, "task_vector": lambda task: vector, "horizon": 5}
     with make_parallel_env(lambda **keywords: FirstDraw(**keywords, vector=vector), 2, 1, **settings) as envs:
@@ -138,9 +112,6 @@ def test_an_env_that_is_written_in_the_users_script_works_in_workers(tmp_path: P
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     run = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
     assert run.stdout.strip() == "[[0.0, 0.0, 7.0, 0.0], [0.0, 0.0, 8.0, 0.0]]", run.stderr
-
-
-# ---- bad input -----------------------------------------------------------------------------------
 
 
 def never() -> Any:
@@ -209,3 +180,15 @@ def test_mistakes_of_an_env_are_told_and_a_keyword_that_nothing_takes_is_named()
         with pytest.raises(error, match=text):
             make(*arguments)
     assert Closing.closed
+
+
+def test_each_env_has_its_seed_whatever_the_workers_and_none_that_of_a_single_one() -> None:
+    wanted = [float(FirstDraw().reset(seed=seed)[0][0]) for seed in env_seeds(3, 4)]
+    assert wanted[1] == FirstDraw().reset(seed=SeedTree(3).child("env", 1).seed())[0][0]
+    for num_workers in (1, 3):
+        with make_parallel_env(FirstDraw, 2, num_workers, 3, num_envs=4, manager_options=SERIAL, horizon=5) as envs:
+            assert first_draws(envs) == wanted
+            seeds = list(range(7, 11))  # the manager's own take the place
+            assert first_draws(envs, seed=seeds) == [float(FirstDraw().reset(seed=seed)[0][0]) for seed in seeds]
+    singles = {float(make_env(FirstDraw, 2, seed=seed, horizon=5).reset()[0][0]) for seed in range(3, 12)}
+    assert len({*wanted, *singles}) == 4 + 9

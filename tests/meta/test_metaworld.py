@@ -45,41 +45,6 @@ def check_goals(envs: ParallelEnvManager, tasks: list[Any]) -> None:
         np.testing.assert_array_equal(played, goal(task))
 
 
-def test_tasks_go_by_set_task_and_are_told_as_they_were_given(env_class: Any, benchmark: Any) -> None:
-    with three(env_class) as envs:
-        tasks = benchmark.train_tasks[:3]
-        envs.reset(seed=0, tasks=tasks)
-        assert envs.task_ways == (TaskWay.SET_TASK,) * 3
-        assert envs.get_tasks() == tasks
-        assert all(type(task) is metaworld.Task for task in envs.get_tasks())
-        check_goals(envs, tasks)
-
-
-def test_tasks_hold_through_inner_episodes_and_autoresets(env_class: Any, benchmark: Any) -> None:
-    with three(env_class) as envs:
-        tasks = benchmark.train_tasks[:3]
-        envs.reset(seed=0, tasks=tasks)
-        ends = 0
-        for _ in range(5 * HORIZON):
-            _, _, _, truncated, infos = envs.step(envs.action_space.sample())
-            ends += int(truncated.sum())
-            assert infos["task_id"].tolist() == [0, 1, 2]
-        assert ends == 6
-        assert infos["episode_index"].tolist() == [2, 2, 2]
-        check_goals(envs, tasks)
-
-
-def test_one_env_gets_another_task_and_the_others_keep_theirs(env_class: Any, benchmark: Any) -> None:
-    with three(env_class) as envs:
-        tasks = benchmark.train_tasks[:3]
-        envs.reset(seed=0, tasks=tasks)
-        envs.set_tasks([benchmark.train_tasks[7]], env_ids=[1])
-        check_goals(envs, tasks)
-        for _ in range(2 * HORIZON + 1):
-            envs.step(envs.action_space.sample())
-        check_goals(envs, [tasks[0], benchmark.train_tasks[7], tasks[2]])
-
-
 def test_rollouts_are_the_same_for_any_number_of_workers(env_class: Any, benchmark: Any) -> None:
     with closing(make_env(env_class, 2, horizon=HORIZON)) as env:
         expected = collected(env, benchmark)
@@ -100,14 +65,33 @@ def test_a_source_draws_its_tasks_for_the_bare_env(env_class: Any, benchmark: An
         }
 
 
-def test_oracle_shows_the_goal(env_class: Any, benchmark: Any) -> None:
+def collected(envs: Any, benchmark: Any) -> Rollouts:
+    return collect(envs, None, 6, tasks=benchmark.train_tasks[:6], random_actions=True, seed=2)
+
+
+def test_tasks_go_by_set_task_hold_through_inner_episodes_and_one_is_exchanged(env_class: Any, benchmark: Any) -> None:
+    with three(env_class) as envs:
+        tasks = benchmark.train_tasks[:3]
+        envs.reset(seed=0, tasks=tasks)
+        assert envs.task_ways == (TaskWay.SET_TASK,) * 3
+        assert envs.get_tasks() == tasks
+        ends = 0
+        for _ in range(5 * HORIZON):
+            _, _, _, truncated, infos = envs.step(envs.action_space.sample())
+            ends += int(truncated.sum())
+            assert infos["task_id"].tolist() == [0, 1, 2]
+        assert ends == 6
+        assert infos["episode_index"].tolist() == [2, 2, 2]
+        check_goals(envs, tasks)
+        envs.set_tasks([benchmark.train_tasks[7]], env_ids=[1])
+        check_goals(envs, tasks)
+        for _ in range(2 * HORIZON + 1):
+            envs.step(envs.action_space.sample())
+        check_goals(envs, [tasks[0], benchmark.train_tasks[7], tasks[2]])
+
     def vector(task: Any) -> npt.NDArray[np.float64]:
         return np.zeros(6) if task is None else goal(task)
 
     with closing(make_env(env_class, 1, oracle=True, task_vector=vector, horizon=HORIZON)) as env:
         observation, _ = env.reset(task=benchmark.train_tasks[2])
         np.testing.assert_array_equal(observation[-6:], goal(benchmark.train_tasks[2]))
-
-
-def collected(envs: Any, benchmark: Any) -> Rollouts:
-    return collect(envs, None, 6, tasks=benchmark.train_tasks[:6], random_actions=True, seed=2)

@@ -13,14 +13,11 @@ import numpy as np
 import pytest
 import yaml
 
-pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
 from parallel_envs.learners.loops import learner_thread
 from parallel_envs.learners.outcomes import outcome_in
 from parallel_envs.learners.run_folder import read_metrics
 from parallel_envs.testing import assert_same_batch
-from tests.learners.command_lines import CHECKPOINT_STEPS, PPO, REPLAY, Train, command, killed_run, learnt
+from tests.learners.command_lines import CHECKPOINT_STEPS, PPO, REPLAY, Train, command, learnt
 from tests.learners.test_independent import Pressing
 
 AGENTS = {
@@ -155,31 +152,3 @@ def test_ctrl_c_is_heard_while_a_learner_hangs(train: Train, tmp_path: Path, mon
     states, about = learnt(tmp_path / "run")
     assert 0 < about["steps"] < 400
     assert states["red"]["counters"]["updates"] == 1
-
-
-def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: Path, tmp_path: Path) -> None:
-    """Its learner's worker ends with it."""
-    straight, killed = tmp_path / "straight", tmp_path / "killed"
-    killed_run(killed, config, "learn_in=process")
-    assert train("total_steps=200", "learn_in=thread", resume=killed).exit_code == 0
-    assert train("total_steps=200", f"folder={straight}").exit_code == 0
-    assert_same_batch(learnt(killed), learnt(straight))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["mode=free"], "needs a bound of its queue"),
-        (["queue=3"], "queue=3 contradicts mode='overlap'"),
-        (["backend=process", "worker_budget=1"], "environments hold 1 and learning needs at least 1, which makes 2"),
-        (["vtrace=true", f"agents={json.dumps(AGENTS['dqn and ppo'])}"], "'red' learns by dqn from a replay buffer"),
-        (["mod=free"], "`mod` is unknown. Did you mean `mode`?"),
-    ],
-)
-def test_impossible_options_are_refused_before_anything_starts(
-    words: list[str], message: str, train: Train, tmp_path: Path
-) -> None:
-    done = train(*words, f"folder={tmp_path / 'run'}")
-    assert done.exit_code == 2, done.output
-    assert message in " ".join(done.output.replace("│", " ").split())
-    assert not (tmp_path / "run").exists()

@@ -1,23 +1,28 @@
-"""A row's actions depend on its own rollout only."""
+"""What acting sees and remembers at the ends of inner and outer episodes, against a loop written by hand.
+
+The loop knows the bare environment and the bare network, nothing of wrappers, collection or batches.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, flatdim, flatten
+from gymnasium.vector import AutoresetMode
 
-from parallel_envs.learners.meta import AGENT_ARCHS
+from parallel_envs.learners.meta import AGENT_ARCHS, Learner
 from parallel_envs.learners.meta.agent import MetaPolicy, make_algorithm, read_algorithm
 from parallel_envs.learners.meta.memory import GRU, MemoryConfig
 from parallel_envs.learners.parameters import AgentParameters
-from parallel_envs.policies import Rows
-from tests.learners.meta.families import PPO
+from parallel_envs.rollouts import Rollout
+from parallel_envs.seeding import SeedTree
+from tests.learners.meta.families import FAST, PPO, Scripted, settings
 
 ROWS, SEEN = 6, 8
-FAST_WEIGHTS = MemoryConfig("fast_weights", 5, 6)
 
 
 def policy(arch: AGENT_ARCHS, space: Any, deterministic: bool = False, form: MemoryConfig = GRU) -> MetaPolicy:
@@ -25,53 +30,6 @@ def policy(arch: AGENT_ARCHS, space: Any, deterministic: bool = False, form: Mem
     seen = Box(-np.inf, np.inf, (SEEN,), np.float32)
     algorithm = make_algorithm(read_algorithm(given, arch), arch, seen, space, form)
     return MetaPolicy(AgentParameters(algorithm, 3).module.actor, algorithm, deterministic=deterministic)
-
-
-def acted(one: MetaPolicy, observations: Any, state: Any, seeds: list[int]) -> tuple[Any, Any]:
-    rows = Rows([np.random.default_rng(seed) for seed in seeds], lambda: list(observations))
-    return one.act(observations, state, np.zeros(len(seeds), np.bool_), rows)
-
-
-def remembered(one: MetaPolicy, source: np.random.Generator) -> tuple[Any, ...]:
-    return tuple(source.standard_normal(part.shape).astype(np.float32) for part in one.initial_state(ROWS))
-
-
-@pytest.mark.parametrize(("arch", "form"), [*((arch, GRU) for arch in AGENT_ARCHS), (AGENT_ARCHS.Memory, FAST_WEIGHTS)])
-@pytest.mark.parametrize("space", [Discrete(5), Box(-1.0, 1.0, (3,), np.float32)], ids=["discrete", "box"])
-def test_a_row_does_not_depend_on_what_the_others_do(arch: AGENT_ARCHS, form: MemoryConfig, space: Any) -> None:
-    """To the bit, in batches of the same shape: others see, remember and draw something else altogether."""
-    one, source = policy(arch, space, form=form), np.random.default_rng(0)
-    for row in range(ROWS):
-        seen = source.standard_normal((2, ROWS, SEEN)).astype(np.float32)
-        states = [remembered(one, source) for _ in "ab"]
-        seen[1, row] = seen[0, row]
-        for mine, other in zip(*states, strict=True):
-            other[row] = mine[row]
-        seeds = [[row if place == row else 100 * which + place for place in range(ROWS)] for which in (1, 2)]
-        first, then = (acted(one, seen[which], states[which], seeds[which]) for which in (0, 1))
-        np.testing.assert_array_equal(first[0][row], then[0][row])
-        for mine, other in zip(first[1], then[1], strict=True):
-            np.testing.assert_array_equal(mine[row], other[row])
-
-
-@pytest.mark.parametrize("form", [GRU, FAST_WEIGHTS])
-def test_a_row_by_itself_is_the_same_up_to_rounding(form: MemoryConfig) -> None:
-    one, source = policy(AGENT_ARCHS.Memory, Box(-1.0, 1.0, (3,), np.float32), form=form), np.random.default_rng(1)
-    seen = source.standard_normal((ROWS, SEEN)).astype(np.float32)
-    state = remembered(one, source)
-    together, after = acted(one, seen, state, list(range(ROWS)))
-    for row in range(ROWS):
-        alone, own = acted(one, seen[[row]], tuple(part[[row]] for part in state), [row])
-        np.testing.assert_allclose(alone[0], together[row], atol=1e-5)
-        np.testing.assert_allclose(own[0][0], after[0][row], atol=1e-5)
-
-
-def test_actions_depend_on_memory() -> None:
-    one = policy(AGENT_ARCHS.Memory, Box(-1.0, 1.0, (3,), np.float32), deterministic=True)
-    seen = np.zeros((2, SEEN), np.float32)
-    state = (np.stack([np.zeros(33), np.ones(33)]).astype(np.float32),)
-    actions, _ = acted(one, seen, state, [0, 0])
-    assert np.abs(actions[0] - actions[1]).max() > 1e-6
 
 
 def test_memory_markov_does_not_see_the_step_before() -> None:
@@ -85,3 +43,119 @@ def test_memory_markov_does_not_see_the_step_before() -> None:
         other[:, 0] += 1.0
         assert not torch.equal(module(torch.tensor(seen)), module(torch.tensor(other)))
     assert one.initial_state(3) == ()
+
+
+EPISODES = 3
+SPACES = [Discrete(3), Box(-1.0, 2.0, (2,), np.float32)]
+
+modes = pytest.mark.parametrize("mode", list(AutoresetMode))
+spaces = pytest.mark.parametrize("space", SPACES, ids=["discrete", "box"])
+archs = pytest.mark.parametrize("arch", ["memory", "memory_markov", "markov", "fast weights"])
+
+
+@dataclass(frozen=True)
+class Told:
+    """The records of one rollout."""
+
+    features: Any
+    actions: Any
+    rewards: Any
+    outputs: Any
+
+
+def by_hand(learner: Learner, rollout: Rollout, space: Any) -> Told:
+    """The rollout of this number, step by step."""
+    env, actor, head = Scripted(space), learner.agent.parameters.module.actor, learner.agent.algorithm.head
+    draws = SeedTree(learner._tree.child("rollouts").seed()).child("rollout", rollout.id, "policy").generator()
+    memory = actor.initial_state(1) if hasattr(actor, "initial_state") else None
+    observation, _ = env.reset(seed=rollout.seed, options={"task": rollout.task})
+    action: Any = np.zeros(flatdim(space))
+    reward, ended, episode = 0.0, 0.0, 0
+    told: list[tuple[Any, ...]] = []
+    while episode < EPISODES:
+        before = [action, [reward]] if learner.settings.policy.arch != "markov" else []
+        features = np.concatenate([observation, [ended], *before]).astype(np.float32)
+        with torch.inference_mode():
+            if memory is None:
+                out = actor(torch.tensor(features[None]))
+            else:
+                out, memory = actor(torch.tensor(features[None]), memory)
+        chosen = head.choose(out.numpy(), None, head.noise(draws, 1))[0]
+        observation, reward, terminated, truncated, _ = env.step(chosen)
+        action, ended = flatten(space, chosen), float(terminated or truncated)
+        told.append((features, chosen, reward, out[0].numpy()))
+        if terminated or truncated:
+            episode += 1
+            observation, _ = env.reset(options={"task": rollout.task}) if episode < EPISODES else (observation, {})
+    return Told(*map(np.array, zip(*told, strict=True)))
+
+
+def rollouts_of(arch: str, space: Any, mode: AutoresetMode, exact: bool = True) -> Learner:
+    """A learner with 7 rollouts in 3 environments, its weights drawn large so that what it sees decides."""
+    given = settings(policy__arch=arch, train__exact=exact, env__num_envs=3)
+    if arch == "fast weights":
+        given["policy"] |= {"arch": "memory", "memory": FAST}
+    given["env"] |= {"manager_options": {"autoreset_mode": mode}, "env_kwargs": {"action_space": space}}
+    if arch == "markov":
+        given["policy"]["algorithm"] = {"name": "ppo", "hidden": [16], "minibatch_size": 24}
+    given["policy"]["algorithm"] = {**given["policy"]["algorithm"], "policy_gain": 1.0}
+    learner = Learner(given)
+    learner.agent.parameters.matrix.weights.mul_(3.0)
+    learner.collect_rollouts_parallel(7, parallel_env=learner.train_env_parallel)
+    return learner
+
+
+@pytest.mark.slow(sample=True)
+@archs
+@spaces
+@modes
+def test_rollouts_are_those_of_a_loop_by_hand(arch: str, space: Any, mode: AutoresetMode) -> None:
+    with rollouts_of(arch, space, mode) as learner:
+        lengths = set()
+        for rollout in learner.last_rollouts:
+            told = by_hand(learner, rollout, space)
+            np.testing.assert_array_equal(rollout.observations, told.features)
+            np.testing.assert_array_equal(rollout.actions, told.actions)
+            np.testing.assert_array_equal(rollout.rewards, told.rewards)
+            lengths.add(len(rollout))
+        assert len(learner.last_rollouts) == 7
+        assert lengths == {sum((3, 5, 2))}
+
+
+@pytest.mark.slow(sample=True)
+@archs
+@spaces
+def test_learning_sees_what_acting_saw(arch: str, space: Any) -> None:
+    """The outputs that PPO computes from whole sequences are those by which the actions were chosen."""
+    with rollouts_of(arch, space, AutoresetMode.NEXT_STEP) as learner:
+        algorithm, module = learner.agent.algorithm, learner.agent.parameters.module
+        plan = algorithm.draw(learner.agent.to_batch.trajectory(learner.last_rollouts), np.random.default_rng(0))
+        with torch.no_grad():
+            outputs, *_ = algorithm.see(module, {name: torch.tensor(array) for name, array in plan.arrays.items()})
+        for row, rollout in enumerate(learner.last_rollouts):
+            told = by_hand(learner, rollout, space)
+            np.testing.assert_allclose(outputs[row, :-1].numpy(), told.outputs, atol=2e-5)
+
+
+@pytest.mark.parametrize("arch", ["memory", "fast weights"])
+def test_the_memory_of_one_task_is_not_taken_to_the_next(arch: str) -> None:
+    """Two rollouts on one task, with the same draws, are the same whatever was played in their environment before."""
+    with rollouts_of(arch, SPACES[0], AutoresetMode.NEXT_STEP) as learner:
+        late = learner.last_rollouts[6]
+        np.testing.assert_array_equal(late.actions, by_hand(learner, late, SPACES[0]).actions)
+        learner._num_rollouts = late.id
+        learner.collect_rollouts_parallel(1, parallel_env=learner.train_env_parallel)
+        np.testing.assert_array_equal(learner.last_rollouts[0].actions, late.actions)
+
+
+@pytest.mark.parametrize("arch", ["memory", "fast weights"])
+def test_inner_boundaries_are_remembered(arch: str) -> None:
+    """With its memory emptied at inner boundaries the agent would have acted otherwise."""
+    with rollouts_of(arch, SPACES[1], AutoresetMode.NEXT_STEP) as learner:
+        (rollout, *_), actor = learner.last_rollouts, learner.agent.parameters.module.actor
+        second = rollout.observations[int(np.flatnonzero(rollout.observations[:, 3])[0])]
+        with torch.inference_mode():
+            fresh, _ = actor(torch.tensor(second[None]), actor.initial_state(1))
+        told = by_hand(learner, rollout, SPACES[1])
+        place = int(np.flatnonzero(told.features[:, 3])[0])
+        assert np.abs(fresh.numpy()[0] - told.outputs[place]).max() > 1e-2

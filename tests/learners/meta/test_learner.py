@@ -27,6 +27,8 @@ from parallel_envs.learners.updates.mode import update_one
 from tests.learners.full_disk import full_disk
 from tests.learners.meta.families import DQN, FAST, PPO, SAC, settings
 
+SLOW = pytest.mark.slow
+
 
 def told(learner: Learner) -> list[Any]:
     """Return all data of the last collected rollouts."""
@@ -40,52 +42,27 @@ def weights(learner: Learner) -> Any:
     return learner.agent.parameters.matrix.weights.numpy().copy()
 
 
-def trained(given: dict[str, Any], parallel: bool = True) -> tuple[list[Any], Any, Any]:
-    """Two iterations: the rollouts of the second, the weights, and how it adapts."""
+def trained(given: dict[str, Any], parallel: bool = True) -> list[Any]:
+    """Two iterations, the first of which acts at random: the rollouts of both, the weights, and how it adapts."""
     with Learner(given) as learner:
-        for _ in range(2):
-            learner.collect_rollouts_parallel(6, parallel_env=learner.train_env_parallel if parallel else None)
+        found = []
+        for is_random in (True, False):
+            envs = learner.train_env_parallel if parallel else None
+            steps = learner.collect_rollouts_parallel(6, random_actions=is_random, parallel_env=envs)
+            found.append(told(learner))
+            assert steps == sum(len(one[-1]) for one in found[-1])
             learner.update()
-        return told(learner), weights(learner), learner.evaluate().returns
+        assert found[0] != found[1]
+        return [*found, weights(learner).tolist(), learner.evaluate().returns.tolist()]
 
 
 @pytest.mark.parametrize(
-    "how",
-    [
-        {"workers": 2, "backend": "process"},
-        {"workers": 2, "backend": "serial"},
-        {"env__num_envs": 4},
-        pytest.param({"workers": 5, "backend": "process"}, marks=pytest.mark.slow),
-    ],
+    "how", [{"workers": 2, "backend": "process"}, {"workers": 2, "backend": "serial"}, {"env__num_envs": 4}]
 )
 def test_the_parallel_path_brings_the_numbers_of_the_sequential_one(how: dict[str, Any]) -> None:
-    reference = trained(settings(train__exact=True), parallel=False)
-    got = trained(settings(train__exact=True, **how))
-    assert got[0] == reference[0]
-    np.testing.assert_array_equal(got[1], reference[1])
-    np.testing.assert_array_equal(got[2], reference[2])
-
-
-def test_one_worker_is_the_sequential_path() -> None:
     with Learner(settings()) as learner:
-        assert learner.train_env_parallel is None
-        steps = learner.collect_rollouts_parallel(4, parallel_env=learner.train_env_parallel)
-        first = told(learner)
-    with Learner(settings()) as learner:
-        assert learner.collect_rollouts(4) == steps == sum(len(one[-1]) for one in first)
-        assert told(learner) == first
-
-
-def test_random_actions_are_the_same_on_both_paths() -> None:
-    with Learner(settings(env__num_envs=3)) as learner:
-        learner.collect_rollouts_parallel(4, random_actions=True, parallel_env=learner.train_env_parallel)
-        side_by_side = told(learner)
-    with Learner(settings()) as learner:
-        learner.collect_rollouts(4, random_actions=True)
-        assert told(learner) == side_by_side
-        learner._num_rollouts = 0
-        learner.collect_rollouts(4)
-        assert told(learner) != side_by_side
+        assert learner.train_env_parallel is None  # of one worker
+    assert trained(settings(train__exact=True, **how)) == trained(settings(train__exact=True), parallel=False)
 
 
 @pytest.mark.parametrize("fault", ["sigkill", "exception", "sleep"])
@@ -108,27 +85,38 @@ def test_training_goes_on_after_a_failure_and_counts_it(
     assert fault == "sigkill" or "_inflict" in caplog.text  # where it was
 
 
-@pytest.mark.parametrize(
-    ("backend", "words", "note"),
-    [
+def test_a_failure_ends_training_where_that_is_asked_for_or_it_comes_again(tmp_path: Path) -> None:
+    ways: list[tuple[str, dict[str, Any], str]] = [
         ("process", {"env__on_failure": "raise"}, "Learner.resume("),
         ("serial", {"env__max_restarts": 2}, "as often as max_restarts allows"),
-    ],
-)
-def test_a_failure_ends_training_where_that_is_asked_for_or_it_comes_again(
-    backend: str, words: dict[str, Any], note: str, tmp_path: Path
-) -> None:
-    given = settings("Broken", workers=2, backend=backend, env__env_kwargs={"fault": "exception"}, **words)
-    with Learner(given) as learner, pytest.raises(EnvError) as caught:
-        learner.train(tmp_path / "run")
-    assert any(note in one for one in caught.value.__notes__)
-
-
-def test_options_of_the_manager_count_before_the_words_of_the_block() -> None:
+    ]
+    for backend, words, note in ways:
+        given = settings("Broken", workers=2, backend=backend, env__env_kwargs={"fault": "exception"}, **words)
+        with Learner(given) as learner, pytest.raises(EnvError) as caught:
+            learner.train(tmp_path / backend)
+        assert any(note in one for one in caught.value.__notes__)
     with Learner(settings(workers=2, env__step_timeout=7.0, env__manager_options={"reset_timeout": 9.0})) as learner:
         envs = learner.train_env_parallel
         assert envs is not None
         assert (envs.on_failure, envs.step_timeout, envs.reset_timeout) == ("restart", 7.0, 9.0)
+
+
+def test_evaluation_changes_nothing_is_repeated_to_the_bit_and_has_tasks_of_its_own() -> None:
+    with Learner(settings(env__num_envs=2)) as learner, Learner(settings(env__num_envs=2)) as other:
+        assert learner.eval_env is not learner.train_env
+        assert learner.eval_env_parallel is not learner.train_env_parallel
+        assert learner.train_tasks is not None
+        assert not set(learner.train_tasks) & set(learner.eval_tasks)
+        first = learner.evaluate(2)
+        np.testing.assert_array_equal(learner.evaluate(2).returns, first.returns)
+        assert (first.returns.shape, first.curve.shape) == ((8, 3), (3,))
+        assert first.total == pytest.approx(first.returns.sum(1).mean())
+        assert sorted(first.task_ids.tolist()) == sorted([task.id for task in learner._envs.tasks.eval_tasks] * 2)
+        for one in (learner, other):
+            one.collect_rollouts_parallel(40, parallel_env=one.train_env_parallel)
+            one.update()
+        assert {one.task for one in learner.last_rollouts} == set(learner.train_tasks)
+        np.testing.assert_array_equal(weights(learner), weights(other))
 
 
 def test_updates_that_were_undone_are_told_and_fail_a_run_that_has_no_other(
@@ -181,30 +169,6 @@ def test_training_goes_on_where_the_disk_was_full_for_a_while(tmp_path: Path, mo
         np.testing.assert_array_equal(weights(learner), got)
 
 
-def test_training_and_evaluation_have_environments_and_tasks_of_their_own() -> None:
-    with Learner(settings(env__num_envs=2)) as learner:
-        assert learner.eval_env is not learner.train_env
-        assert learner.eval_env_parallel is not learner.train_env_parallel
-        assert learner.train_tasks is not None
-        assert not set(learner.train_tasks) & set(learner.eval_tasks)
-        learner.collect_rollouts_parallel(40, parallel_env=learner.train_env_parallel)
-        assert {one.task for one in learner.last_rollouts} == set(learner.train_tasks)
-
-
-def test_evaluation_changes_nothing_and_is_repeated_to_the_bit() -> None:
-    with Learner(settings(env__num_envs=2)) as learner, Learner(settings(env__num_envs=2)) as other:
-        first = learner.evaluate(2)
-        np.testing.assert_array_equal(learner.evaluate(2).returns, first.returns)
-        assert (first.returns.shape, first.curve.shape) == ((8, 3), (3,))
-        assert first.total == pytest.approx(first.returns.sum(1).mean())
-        assert learner.eval_env.get_wrapper_attr("episodes_per_task") == 3
-        assert sorted(first.task_ids.tolist()) == sorted([task.id for task in learner._envs.tasks.eval_tasks] * 2)
-        for one in (learner, other):
-            one.collect_rollouts_parallel(6, parallel_env=one.train_env_parallel)
-            one.update()
-        np.testing.assert_array_equal(weights(learner), weights(other))
-
-
 POOL: dict[str, Any] = {"train__num_init_rollouts_pool": 3, "train__num_updates_per_iter": 2}
 RUNS: dict[str, dict[str, Any]] = {
     "ppo": settings(),
@@ -226,16 +190,14 @@ for content in RUNS.values():
     content |= {"checkpoint_every": 2}
 
 
-FEW_RUNS = ("ppo", "prioritized", "memory sac", "fast weights dqn")
-SOME_RUNS = [name if name in FEW_RUNS else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
+SOME_RUNS = [
+    name if name in ("ppo", "prioritized", "memory sac", "fast weights dqn") else pytest.param(name, marks=SLOW)
+    for name in RUNS
+]
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != "seconds"} for line in read_metrics(folder)]
-
-
-class Pulled(RuntimeError):
-    """The plug was pulled."""
 
 
 @pytest.mark.parametrize("name", SOME_RUNS)
@@ -246,8 +208,15 @@ def test_a_run_that_is_resumed_goes_on_as_one_that_was_never_ended(
         learner.train(tmp_path / "whole")
         wanted, reference = weights(learner), learner.agent.counters
     with Learner(RUNS[name]) as learner, monkeypatch.context() as patched:
-        patched.setattr(learner, "update", _pull_after(3, learner))
-        with pytest.raises(Pulled):
+        update = learner.update
+
+        def pulled(*given: Any) -> Any:
+            if learner.num_iters_done == 3:
+                raise MemoryError("the plug was pulled")
+            return update(*given)
+
+        patched.setattr(learner, "update", pulled)
+        with pytest.raises(MemoryError):
             learner.train(tmp_path / "cut")
     assert len(lines(tmp_path / "cut")) == 3
     with Learner.resume(tmp_path / "cut", trust=["tests"]) as learner:
@@ -256,6 +225,67 @@ def test_a_run_that_is_resumed_goes_on_as_one_that_was_never_ended(
         np.testing.assert_array_equal(weights(learner), wanted)
         assert learner.agent.counters == reference
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+
+
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize("algorithm", [PPO, DQN], ids=["ppo", "dqn"])
+@pytest.mark.parametrize("call", [1, 3])
+@pytest.mark.parametrize("moments", [("policy",), ("lived",), ("update",), ("lived", "update")], ids="+".join)
+def test_a_learner_that_ctrl_c_has_struck_goes_on_as_if_it_had_not_also_from_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moments: tuple[str, ...], call: int, algorithm: dict[str, Any]
+) -> None:
+    """It is struck while it acts, while it takes over what was lived, while it learns, and twice in one iteration."""
+    pool: dict[str, Any] = {"train__num_init_rollouts_pool": 5} if algorithm is DQN else {}
+    given = settings(policy__algorithm=algorithm, train__num_iters=5, eval__interval=2, train__exact=True, **pool)
+    with Learner({**given, "checkpoint_every": 2}) as learner:
+        learner.train(tmp_path / "whole")
+        wanted = weights(learner)
+    with Learner({**given, "checkpoint_every": 2}) as learner:
+        with monkeypatch.context() as patched:
+            for moment in moments:
+                owner = learner if moment == "update" else learner.agent
+                patched.setattr(owner, moment, _struck_in(call, getattr(owner, moment)))
+            with pytest.raises(KeyboardInterrupt):
+                learner.train(tmp_path / "struck")
+        done = learner.num_iters_done
+        assert [line["update"] for line in lines(tmp_path / "struck")] == list(range(1, done + 1))
+        shutil.copytree(tmp_path / "struck", tmp_path / "again")
+        learner.train()
+        np.testing.assert_array_equal(weights(learner), wanted)
+    with Learner.resume(tmp_path / "again", trust=["tests"]) as learner:
+        assert learner.num_iters_done == done
+        learner.train()
+        np.testing.assert_array_equal(weights(learner), wanted)
+    assert lines(tmp_path / "again") == lines(tmp_path / "struck") == lines(tmp_path / "whole")
+
+
+def test_a_run_is_in_its_folder_keeps_what_it_depends_on_and_ends_at_so_many_steps(tmp_path: Path) -> None:
+    untold = settings(env__env_kwargs={"action_space": Discrete(2)})
+    with Learner(untold) as learner, pytest.raises(BadSettings, match="cannot be written down"):
+        learner.train(tmp_path / "untold")
+    given = settings(train__n_env_steps_total=130, eval__interval=2)
+    del given["train"]["num_iters"]
+    with Learner(given) as learner:
+        folder = learner.train(tmp_path / "run")
+        assert learner.finished
+        assert (learner.num_iters_done, learner.num_env_steps) == (3, 180)  # of 6 rollouts of 10 steps each
+        last = learner.evaluate()
+    written = read_metrics(folder)
+    assert [(line["update"], line["rollouts"]) for line in written] == [(1, 6), (2, 12), (3, 18)]
+    assert ["evaluation" in line for line in written] == [False, True, True]
+    assert written[-1]["evaluation"]["by_episode"] == last.curve.tolist()
+    assert "return" in written[0]["agents"]["meta"]
+    about = json.loads((folder / "checkpoints" / f"{written[-1]['steps']:09}" / "checkpoint.json").read_text())
+    assert about["about"]["num_iters_done"] == 3
+    with pytest.raises(FileExistsError), Learner(settings()) as other:
+        other.train(folder)
+    with pytest.raises(BadSettings, match=r"`seed` is what the run in .* depends on"):
+        Learner.resume(folder, trust=["tests"], seed=5)
+    more = {"train.n_env_steps_total": 190, "env.num_envs": 2}
+    with Learner.resume(folder, trust=["tests"], **more) as learner:
+        assert not learner.finished
+        learner.train()
+        assert learner.num_iters_done == 4
 
 
 @pytest.mark.parametrize("name", SOME_RUNS)
@@ -274,84 +304,6 @@ def test_a_runs_settings_say_everything_and_mean_the_same(name: str, tmp_path: P
     with Learner(told) as again:
         assert (again._config, again._memory) == (learner._config, learner._memory)
         assert settings_of_run(again, tmp_path / "second") == told
-
-
-def _pull_after(count: int, learner: Learner) -> Any:
-    update, calls = learner.update, iter(range(100))
-
-    def pull(*args: Any) -> Any:
-        if next(calls) == count:
-            raise Pulled
-        return update(*args)
-
-    return pull
-
-
-def test_ctrl_c_while_learning_leaves_a_checkpoint_with_what_was_learnt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {**settings(train__num_iters=9, eval__interval=100), "checkpoint_every": 100}
-    with Learner(given) as learner, monkeypatch.context() as patched:
-        patched.setattr(learner, "update", _struck_in(3, learner.update))
-        with pytest.raises(KeyboardInterrupt):
-            learner.train(tmp_path / "run")
-        assert learner.num_iters_done == 3
-        wanted = weights(learner)
-    assert [line["update"] for line in lines(tmp_path / "run")] == [1, 2, 3]
-    with Learner.resume(tmp_path / "run", trust=["tests"]) as learner:
-        assert learner.num_iters_done == 3
-        assert not learner.finished
-        np.testing.assert_array_equal(weights(learner), wanted)
-
-
-def test_ctrl_c_while_collecting_leaves_a_checkpoint_of_the_last_whole_iteration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {**settings(train__num_iters=9, eval__interval=100), "checkpoint_every": 100}
-    with Learner(given) as learner, monkeypatch.context() as patched:
-        patched.setattr(learner.agent, "policy", _struck_in(3, learner.agent.policy))
-        with pytest.raises(KeyboardInterrupt):
-            learner.train(tmp_path / "run")
-    with Learner.resume(tmp_path / "run", trust=["tests"]) as learner:
-        assert learner.num_iters_done == 2
-        learner.train()
-        assert learner.finished
-
-
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("algorithm", [PPO, DQN], ids=["ppo", "dqn"])
-@pytest.mark.parametrize("call", [1, 3])
-@pytest.mark.parametrize("moment", ["policy", "lived", "update"])
-def test_a_learner_that_ctrl_c_has_struck_goes_on_as_if_it_had_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, call: int, algorithm: dict[str, Any]
-) -> None:
-    pool: dict[str, Any] = {"train__num_init_rollouts_pool": 5} if algorithm is DQN else {}
-    given = settings(policy__algorithm=algorithm, train__num_iters=5, eval__interval=2, train__exact=True, **pool)
-    with Learner({**given, "checkpoint_every": 2}) as learner:
-        learner.train(tmp_path / "whole")
-        wanted = weights(learner)
-    with Learner({**given, "checkpoint_every": 2}) as learner:
-        owner = learner if moment == "update" else learner.agent
-        with monkeypatch.context() as patched:
-            patched.setattr(owner, moment, _struck_in(call, getattr(owner, moment)))
-            with pytest.raises(KeyboardInterrupt):
-                learner.train(tmp_path / "struck")
-        learner.train()
-        np.testing.assert_array_equal(weights(learner), wanted)
-    assert lines(tmp_path / "struck") == lines(tmp_path / "whole")
-
-
-def test_a_second_ctrl_c_while_it_learns_after_the_first_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Learner(settings(train__num_iters=5)) as learner, monkeypatch.context() as patched:
-        patched.setattr(learner.agent, "lived", _struck_in(1, learner.agent.lived))
-        patched.setattr(learner, "update", _struck_in(1, learner.update))
-        with pytest.raises(KeyboardInterrupt):
-            learner.train(tmp_path / "run")
-        assert learner.num_iters_done == 1
-        learner.train()
-    assert [line["update"] for line in lines(tmp_path / "run")] == [1, 2, 3, 4, 5]
 
 
 def _struck_in(call: int, function: Any) -> Any:
@@ -401,17 +353,6 @@ def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path: Path) -> N
         np.testing.assert_array_equal(got, weights(learner))
 
 
-def test_a_run_that_goes_on_keeps_what_it_depends_on(tmp_path: Path) -> None:
-    with Learner(settings()) as learner:
-        learner.train(tmp_path / "run")
-    with pytest.raises(BadSettings, match=r"`seed` is what the run in .* depends on"):
-        Learner.resume(tmp_path / "run", trust=["tests"], seed=5)
-    with Learner.resume(tmp_path / "run", trust=["tests"], **{"train.num_iters": 3, "env.num_envs": 2}) as learner:
-        assert not learner.finished
-        learner.train()
-        assert learner.num_iters_done == 3
-
-
 def test_an_agent_may_begin_with_what_another_has_learnt_and_goes_on_without_it(tmp_path: Path) -> None:
     with Learner(settings()) as learner:
         folder = learner.train(tmp_path / "run")
@@ -433,40 +374,32 @@ def test_an_agent_may_begin_with_what_another_has_learnt_and_goes_on_without_it(
         learner.collect_rollouts(1)
 
 
-def test_a_run_is_in_its_folder(tmp_path: Path) -> None:
-    untold = settings(env__env_kwargs={"action_space": Discrete(2)})
-    with Learner(untold) as learner, pytest.raises(BadSettings, match="cannot be written down"):
-        learner.train(tmp_path / "untold")
-    with Learner(settings(train__num_iters=3, eval__interval=2)) as learner:
-        folder = learner.train(tmp_path / "run")
-        assert learner.finished
-        last = learner.evaluate()
-    written = read_metrics(folder)
-    assert [line["update"] for line in written] == [1, 2, 3]
-    assert [line["rollouts"] for line in written] == [6, 12, 18]
-    assert ["evaluation" in line for line in written] == [False, True, True]
-    assert written[-1]["evaluation"]["by_episode"] == last.curve.tolist()
-    assert "return" in written[0]["agents"]["meta"]
-    about = json.loads((folder / "checkpoints" / f"{written[-1]['steps']:09}" / "checkpoint.json").read_text())
-    assert about["about"]["num_iters_done"] == 3
-    with pytest.raises(FileExistsError), Learner(settings()) as other:
-        other.train(folder)
+def test_the_learning_rate_falls_in_a_straight_line_and_rollouts_that_end_early_make_one_minibatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = {**PPO, "learning_rate": 0.8, "minibatch_size": 144}  # of 6 rollouts of 10 steps, where 24 may be
+    given = settings(train__num_iters=4, train__last_learning_rate=0.5, policy__algorithm=algorithm)
+    rates: list[float] = []
 
+    def noted(parameters: AgentParameters, plan: Plan) -> UpdateReport:
+        assert plan.learning_rate is not None
+        rates.append(plan.learning_rate)
+        report = update_one(parameters, plan)
+        assert report.metrics["steps"] == PPO["num_epochs"]
+        return report
 
-def test_training_ends_at_so_many_steps(tmp_path: Path) -> None:
-    given = settings(train__n_env_steps_total=130)
-    del given["train"]["num_iters"]
+    monkeypatch.setattr(agent, "update_one", noted)
     with Learner(given) as learner:
         learner.train(tmp_path / "run")
-        assert learner.num_iters_done == 3  # of 6 rollouts of 10 steps each
-        assert learner.num_env_steps == 180
+        config: Any = learner.agent.config
+        assert config.minibatch_size == 144  # the next batch may be larger
+    assert rates == pytest.approx([0.8, 0.7, 0.6, 0.5])
 
 
 SWITCH: dict[str, Any] = {"max_rollouts_per_task": 4, "num_train_tasks": 2, "num_eval_tasks": 2, "share_tasks": True}
 PPO_OF_SWITCH = {"name": "ppo", "hidden": [16], "memory_size": 16, "minibatch_size": 100, "learning_rate": 0.01}
 DQN_OF_SWITCH = {**DQN, "batch_size": 32, "learning_rate": 0.01, "exploration_steps": 400}
 GRU, OFTEN = {"name": "gru"}, {"num_rollouts_per_iter": 20, "num_updates_per_iter": 15}
-SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
@@ -492,27 +425,3 @@ def test_an_agent_that_remembers_learns_to_learn(
             learner.collect_rollouts_parallel(train["num_rollouts_per_iter"], parallel_env=learner.train_env_parallel)
             learner.update()
         assert least <= learner.evaluate().total <= most
-
-
-def test_rollouts_that_end_early_make_one_minibatch() -> None:
-    given = settings(policy__algorithm={**PPO, "minibatch_size": 144})  # of 6 rollouts of 10 steps, where 24 may be
-    with Learner(given) as learner:
-        learner.collect_rollouts(6)
-        assert learner.update()["steps"] == PPO["num_epochs"]
-        config: Any = learner.agent.config
-        assert config.minibatch_size == 144  # the next batch may be larger
-
-
-def test_the_learning_rate_falls_in_a_straight_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = settings(train__num_iters=4, train__last_learning_rate=0.5, policy__algorithm={**PPO, "learning_rate": 0.8})
-    rates: list[float] = []
-
-    def noted(parameters: AgentParameters, plan: Plan) -> UpdateReport:
-        assert plan.learning_rate is not None
-        rates.append(plan.learning_rate)
-        return update_one(parameters, plan)
-
-    monkeypatch.setattr(agent, "update_one", noted)
-    with Learner(given) as learner:
-        learner.train(tmp_path / "run")
-    assert rates == pytest.approx([0.8, 0.7, 0.6, 0.5])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
 from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.meta import Learner, load_settings
+from parallel_envs.meta.making import KNOWN, Family, TaskSplit, find_family, split
+from parallel_envs.seeding import SeedTree
 from tests.learners.meta.families import DQN, FAST, HERE, SAC, settings
 
 GUIDE = """
@@ -50,12 +54,6 @@ def test_overrides_take_the_place_of_words_and_leave_the_dict_as_it_is() -> None
     assert load_settings(yaml.safe_load(yaml.safe_dump(read.described()))) == read
 
 
-def test_fast_weights_are_32_by_32_by_default() -> None:
-    for said, shape in (({}, (1, 32, 32)), (FAST, (1, 5, 6))):
-        with Learner(settings(policy__memory={"name": "fast_weights", **said})) as learner:
-            assert learner.agent.parameters.module.actor.initial_state(1)[1].shape == shape
-
-
 @pytest.mark.parametrize(
     ("word", "value", "text"),
     [
@@ -92,7 +90,7 @@ def test_fast_weights_are_32_by_32_by_default() -> None:
             "`policy.arch: markov`, which remembers nothing",
         ),
         ("policy", {"arch": "memory_markov", "algorithm": DQN}, "wants a policy apart from the values"),
-        ("policy", {"arch": "markov", "algorithm": SAC}, "SAC acts in Box spaces only"),
+        ("policy", {"arch": "markov", "algorithm": SAC}, "SAC acts in floating Box spaces only"),
         (
             "env__manager_options",
             {"on_failur": "raise"},
@@ -133,3 +131,77 @@ def test_settings_that_contradict_one_another_are_refused() -> None:
         load_settings(settings(workers=4, backend="process", env__num_envs=2))
     with pytest.raises(BadSettings, match=r"`env.manager_options.on_failur` is unknown"):
         Learner(settings(workers=2, env__manager_options={"on_failur": "raise"}))
+
+
+GRID = find_family("GridNavi-v0", {})
+SEED = SeedTree(5)
+
+
+def values(parts: TaskSplit) -> tuple[set[object], set[object]]:
+    assert parts.train_tasks is not None
+    return {task.value for task in parts.train_tasks}, {task.value for task in parts.eval_tasks}
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if name != "AntDir-v0"])
+def test_train_and_eval_tasks_are_disjoint_and_told_apart_by_number_and_seed(name: str) -> None:
+    family = find_family(name, {})
+    assert family.name == name
+    parts = split(family, 12, 9, SEED)
+    train, kept = values(parts)
+    assert (len(train), len(kept)) == (12, 9)
+    assert not train & kept
+    assert len({task.id for task in (*(parts.train_tasks or ()), *parts.eval_tasks)}) == 21
+    assert values(split(family, 12, 9, SeedTree(6))) != (train, kept)
+
+
+def test_splits_without_enough_tasks_are_refused() -> None:
+    small = Family("small", None, lambda count, seed: np.random.default_rng(seed).integers(3, size=count).tolist())
+    assert sum(map(len, values(split(small, 2, 1, SEED)))) == 3  # it repeats itself
+    for family, num_train, num_eval, share, text in [
+        (GRID, 12, 10, False, r"22 tasks are wanted of `GridNavi-v0`.* it has 21"),
+        (GRID, 22, 21, True, "22 tasks are wanted"),
+        (small, 2, 2, False, "it has 3"),
+    ]:
+        with pytest.raises(BadSettings, match=text):
+            split(family, num_train, num_eval, SEED, share=share)
+    one = Family("one", None, lambda count, seed: [7] * count)
+    with pytest.raises(BadSettings, match="hardly any task besides"):
+        split(one, None, 1, SEED).for_rollouts(0, 1)
+
+
+def test_fresh_tasks_are_new_for_each_rollout_and_none_of_those_for_evaluation() -> None:
+    few = Family("few", None, lambda count, seed: np.random.default_rng(seed).integers(9, size=count).tolist())
+    parts = split(few, None, 4, SEED)
+    kept = {task.value for task in parts.eval_tasks}
+    tasks = parts.for_rollouts(0, 100)
+    assert parts.train_tasks is None
+    assert {task.value for task in tasks} == set(range(9)) - kept
+    assert parts.for_rollouts(40, 2) == tasks[40:42]
+    assert len({task.id for task in (*tasks, *parts.eval_tasks)}) == 104
+
+
+@pytest.mark.parametrize("num_train", [6, None])
+def test_a_family_may_have_tasks_of_its_own_for_evaluation(num_train: int | None) -> None:
+    """Also where all its tasks can be listed, and NumPy's whole numbers are the tasks that Python's are."""
+    corner = [(4, 4), (4, 3), (3, 4), (3, 3)]
+    parts = split(replace(GRID, draw_eval=lambda count, seed: corner[:count]), num_train, 4, SEED)
+    assert [task.value for task in parts.eval_tasks] == corner
+    assert not {task.value for task in parts.for_rollouts(0, 300)} & set(corner)
+
+    def draw(count: int, seed: int) -> list[Any]:
+        return list(np.random.default_rng(seed).integers(12, size=count))
+
+    parts = split(Family("numbers", None, draw, lambda count, seed: list(range(count))), num_train, 6, SEED)
+    assert [task.value for task in parts.eval_tasks] == list(range(6))
+    assert {int(task.value) for task in parts.for_rollouts(0, 100)} == set(range(6, 12))
+
+
+def test_keywords_shape_tasks_and_those_of_rollouts_depend_on_their_number_alone() -> None:
+    assert len(find_family("Bandit-v0", {"num_arms": 3}).draw(1, 0)[0]) == 3
+    assert len(find_family("GridNavi-v0", {"size": 6}).everything or ()) == 32
+    parts = split(GRID, 12, 9, SEED)
+    tasks = parts.for_rollouts(0, 200)
+    assert {task.value for task in tasks} == values(parts)[0]
+    assert parts.for_rollouts(120, 5) == tasks[120:125]
+    train, kept = values(split(GRID, 21, 21, SEED, share=True))
+    assert train == kept

@@ -1,4 +1,4 @@
-"""The example trains, goes on, and its curves can be drawn; the committed settings are read."""
+"""The examples of learners run as their docstrings say, in short."""
 
 from __future__ import annotations
 
@@ -15,13 +15,30 @@ import yaml
 from parallel_envs.learners.meta import load_settings
 from parallel_envs.learners.meta.agent import AGENT_ARCHS, read_algorithm, read_memory
 from parallel_envs.meta.making import find_family
+from tests.test_examples import output_of
 
-ROOT = Path(__file__).parents[3]
+
+def test_mixed_algorithms_trains_every_agent() -> None:
+    shown = output_of("mixed_algorithms.py", "--total-steps", "1000").splitlines()
+    assert [line.split()[0] for line in shown[:5]] == ["200", "400", "600", "800", "1,000"]
+    told = [line.partition(" updates")[0] for line in shown[5:]]
+    assert told == ["thermostat: ppo, 6", "fan: sac, 106", "guard: dqn, 53"]
+
+
+@pytest.mark.slow
+def test_independent_ppo_trains() -> None:
+    pytest.importorskip("mpe2")
+    shown = output_of("independent_ppo.py", "--total-steps", "800", "--num-envs", "4", "--update-mode", "sequential")
+    assert "together" in shown
+    assert shown.splitlines()[-1] == "sequential"
+
+
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "examples" / "results" / "meta"
 CONFIGS = sorted(path.name for path in RESULTS.glob("*.yaml"))
 
 
-def output_of(*command: str | Path) -> str:
+def printed_by(*command: str | Path) -> str:
     ran = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout
@@ -38,6 +55,7 @@ def test_committed_settings_can_be_run(name: str) -> None:
         find_family(settings.env.env_name, settings.env.env_kwargs)
 
 
+@pytest.mark.slow
 def test_the_example_trains_goes_on_and_its_curve_is_drawn(tmp_path: Path) -> None:
     small = yaml.safe_load((RESULTS / "bandits.yaml").read_text(encoding="utf-8"))
     small["env"] |= {"num_eval_tasks": 5, "num_envs": 4}
@@ -47,12 +65,12 @@ def test_the_example_trains_goes_on_and_its_curve_is_drawn(tmp_path: Path) -> No
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(small), encoding="utf-8")
     run = tmp_path / "bandits-7"
     program = ROOT / "examples" / "meta_learning.py"
-    shown = output_of(program, tmp_path / "small.yaml", run, "--seed", "7")
+    shown = printed_by(program, tmp_path / "small.yaml", run, "--seed", "7")
     assert shown.startswith(f"{run}: 240 steps")
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     assert (result["steps"], len(result["by_episode"]), result["rollouts"]) == (240, 10, 5)
-    assert output_of(program, "--resume", run).splitlines()[1] == shown.splitlines()[1]
-    output_of(RESULTS / "curves.py", run, "--into", tmp_path)
+    assert printed_by(program, "--resume", run).splitlines()[1] == shown.splitlines()[1]
+    printed_by(RESULTS / "curves.py", run, "--into", tmp_path)
     rows = list(csv.DictReader((tmp_path / "bandits-7.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["steps"] for row in rows] == ["80", "160", "240"]
     assert float(rows[-1]["episode_10"]) == pytest.approx(result["by_episode"][9], rel=1e-3)

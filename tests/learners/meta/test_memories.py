@@ -1,4 +1,4 @@
-"""DQN and SAC that remember: whole rollouts, and their losses."""
+"""Fast weights: sums of outcomes by place, the same step by step and all at once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,81 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from torch import Tensor, nn
 
 from parallel_envs.learners.meta import AGENT_ARCHS
-from parallel_envs.learners.meta.agent import make_algorithm, read_algorithm, set_memory_span
-from parallel_envs.learners.meta.memory import GRU, MemoryConfig, RolloutBuffer
+from parallel_envs.learners.meta.agent import make_algorithm, read_algorithm
+from parallel_envs.learners.meta.memory import GRU, FastWeights, MemoryConfig, RolloutBuffer
 from parallel_envs.learners.parameters import AgentParameters
 from tests.learners.meta.families import DQN, SAC
 
+ROWS, STEPS, WIDTH, PLACES, VALUES = 3, 7, 4, 5, 6
+
+
+def generator(seed: int = 1) -> Any:
+    return torch.Generator().manual_seed(seed)
+
+
+def network(seed: int = 1) -> FastWeights:
+    """Return fast weights without encoder and head, whose outputs are the observation and the reading."""
+    return FastWeights(nn.Identity(), WIDTH, PLACES, VALUES, nn.Identity(), generator(seed))
+
+
+def rollouts(seed: int = 2) -> Tensor:
+    return torch.randn(ROWS, STEPS, WIDTH, generator=generator(seed))
+
+
+def by_hand(one: FastWeights, rollout: Any, begins: Any = ()) -> Any:
+    """Return the readings of one rollout as sums over all previous steps, without matrix or batch."""
+    keys, values = one.keys.weight.detach().numpy(), one.values.weight.detach().numpy()
+    logits = np.exp(rollout @ keys.T)
+    addresses, told, read = logits / logits.sum(1, keepdims=True), rollout @ values.T, []
+    for now in range(len(rollout)):
+        first = max((step for step in begins if step <= now), default=0)
+        past = [(addresses[now] @ addresses[step - 1]) * told[step] for step in range(first + 1, now + 1)]
+        read.append(np.sum(past, 0) if past else np.zeros(VALUES))
+    return np.concatenate([rollout, read], 1)
+
+
+def stepped(one: FastWeights, features: Tensor, begins: Tensor | None = None) -> Tensor:
+    state, steps = one.initial_state(len(features)), []
+    for step, now in enumerate(features.unbind(1)):
+        if begins is not None:
+            state = tuple(part * ~begins[:, step].reshape(-1, *[1] * (part.ndim - 1)) for part in state)
+        out, state = one(now, state)
+        steps.append(out)
+    return torch.stack(steps, 1)
+
+
+def test_readings_are_sums_worked_out_by_hand() -> None:
+    one, features = network(), rollouts()
+    wanted = np.stack([by_hand(one, rollout) for rollout in features.numpy()])
+    np.testing.assert_allclose(stepped(one, features).detach().numpy(), wanted, atol=1e-5)
+    np.testing.assert_allclose(one(features).detach().numpy(), wanted, atol=1e-5)
+
+
+def test_nothing_is_remembered_across_the_beginning_of_a_rollout() -> None:
+    one, features, begins = network(), rollouts(), torch.zeros(ROWS, STEPS, dtype=torch.bool)
+    begins[:, 0] = begins[0, 3] = begins[2, 2] = begins[2, 6] = True
+    wanted = [
+        by_hand(one, rollout, np.flatnonzero(begun)) for rollout, begun in zip(features.numpy(), begins, strict=True)
+    ]
+    memory = torch.full((ROWS, 9), torch.nan)  # of before the rows' beginnings: not to be looked at
+    np.testing.assert_allclose(one.unroll(features, begins, memory).detach().numpy(), np.stack(wanted), atol=1e-5)
+    np.testing.assert_allclose(stepped(one, features, begins).detach().numpy(), np.stack(wanted), atol=1e-5)
+
+
+def test_padding_after_a_rollouts_end_changes_nothing_before_it() -> None:
+    one, features = network(), rollouts()
+    filled = features.clone()
+    filled[1, 4:] = 0.0
+    filled[2, 2:] = 1e6
+    for row, end in enumerate((STEPS, 4, 2)):
+        assert torch.equal(one(filled)[row, :end], one(features)[row, :end])
+        assert end == STEPS or not torch.equal(one(filled)[row, end], one(features)[row, end])
+
+
 SEEN = Box(-np.inf, np.inf, (4,), np.float32)
-REACH = Box(-1.0, 1.0, (2,), np.float32)
 forms = pytest.mark.parametrize("form", [GRU, MemoryConfig("fast_weights", 5, 6)], ids=["gru", "fast weights"])
 LENGTHS = (3, 5, 2, 4)
 
@@ -54,12 +120,8 @@ def test_only_whole_rollouts_are_drawn() -> None:
 def test_a_rollout_that_has_lost_its_beginning_is_not_drawn() -> None:
     told = buffer(Discrete(3), capacity=8).sample_sequences(np.random.default_rng(0), 64, 5)
     assert set(told.observations[0, :, 0].tolist()) == {2.0, 3.0}
-
-
-def test_a_buffer_too_small_for_a_rollout_says_so() -> None:
-    cut = buffer(Discrete(3), capacity=3)
     with pytest.raises(ValueError, match="holds no rollout from its beginning"):
-        cut.sample_sequences(np.random.default_rng(0), 4, 5)
+        buffer(Discrete(3), capacity=3).sample_sequences(np.random.default_rng(0), 4, 5)
 
 
 @forms
@@ -109,25 +171,6 @@ def test_the_losses_of_sac_move_each_its_own_part(arch: AGENT_ARCHS, form: Memor
     assert any(remembers in name for name in moved if name.startswith("critics"))
     assert any(remembers in name for name in moved if name.startswith("actor")) is (arch is AGENT_ARCHS.Memory)
     assert all(value.isfinite() for value in metrics.values())
-
-
-def test_memories_fade_over_one_step_to_so_many() -> None:
-    one = parameters(DQN, Discrete(3))
-    set_memory_span(one.module, 50)
-    for network in (one.module.actor, one.module.target):
-        cell = network.body.cell
-        kept = torch.sigmoid(cell.seen.bias[16:32])
-        assert torch.allclose(kept[[0, -1]], torch.tensor([0.5, 50 / 51]))
-        assert (kept[1:] > kept[:-1]).all()
-        assert not cell.seen.bias[:16].any()
-        assert not cell.seen.bias[32:].any()
-    assert torch.equal(
-        one.module.actor.body.cell.seen.bias, one.matrix.weights[0][_place(one, "actor.body.cell.seen.bias")]
-    )
-
-
-def _place(one: AgentParameters, name: str) -> slice:
-    return next(slice(part.start, part.stop) for part in one.layout.trained if part.name == name)
 
 
 def test_the_observation_before_is_seen_as_well_and_none_before_the_first() -> None:
