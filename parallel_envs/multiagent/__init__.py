@@ -1,8 +1,8 @@
 """PettingZoo's interface: many multi-agent environments in worker processes, with arrays by agent.
 
 Start with `manager.py`. In a worker each environment is wrapped so that all its agents together look like one Gymnasium
-environment (`joint_env.py`). `ParallelEnvManager` runs these environments, and `final_infos.py`, with `fixed_agents.py`
-or `open_agents.py`, splits its arrays by agent.
+environment (`joint_env.py`). `ParallelEnvManager` runs these environments, and `final_infos.py`, with
+`agent_arrays.py`, splits its arrays by agent.
 """
 
 from typing import TYPE_CHECKING

@@ -52,9 +52,10 @@ class RemoteMethod:
 
 
 class RemoteRequests:
-    """By env, the unanswered request of its remote, its answer if that is known already, and the seed for its next
-    reset. The manager keeps this object. It has no reference to the manager: with one, a manager that is no longer used
-    would stay alive, with its workers, until the garbage collector runs.
+    """Requests of remotes: the unanswered request of each env, its answer if that is known, the seed for its next reset.
+
+    The manager keeps this object. It has no reference to the manager: with one, a manager that is no longer used would
+    stay alive, with its workers, until the garbage collector runs.
     """
 
     def __init__(self, action_space: Space[Any]) -> None:
