@@ -52,7 +52,7 @@ class RemoteMethod:
 
 
 class RemoteRequests:
-    """Requests of remotes: the unanswered request of each env, its answer if that is known, the seed for its next reset.
+    """Requests of remotes: by env, the unanswered request, its answer if known, and the seed for the next reset.
 
     The manager keeps this object. It has no reference to the manager: with one, a manager that is no longer used would
     stay alive, with its workers, until the garbage collector runs.
