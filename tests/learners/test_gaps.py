@@ -195,4 +195,6 @@ def test_steps_that_cannot_be_learnt_from_are_drawn_least() -> None:
 def test_priorities_outlive_weights_that_are_no_numbers() -> None:
     with absent(DQNConfig(**{**vars(DQN), "prioritized": 0.6, "learning_rate": 1e38})) as learners:
         learners.train(40)
+        memory: Any = learners.agents["a"].memory
         assert learners.agents["a"].counters["skipped"] > 0
+        assert np.isfinite(memory.state()["arrays"]["priorities"]).all()
