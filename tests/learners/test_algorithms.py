@@ -150,6 +150,12 @@ def test_double_learning_chooses_an_allowed_action_by_one_network_and_values_it_
     assert value_after(one, batch(0.0, **masks)) == pytest.approx(expected)
 
 
+def test_dueling_advantages_sum_to_nothing() -> None:
+    actor: Any = dqn(dueling=True).module.actor
+    seen = torch.rand(4, 5)
+    assert torch.allclose(actor.values(seen).mean(-1, keepdim=True), actor.value(actor.body(seen)), atol=1e-5)
+
+
 def test_hysteretic_learning_takes_bad_news_lightly_and_lenient_learning_forgives_only_it() -> None:
     hysteretic, forgiven = {"hysteresis": 0.1}, torch.tensor([True])
     assert loss_of(0.5, hysteretic) == pytest.approx(loss_of(0.5)) == pytest.approx(0.125)
@@ -216,6 +222,19 @@ def test_what_taught_much_is_drawn_more_often(mode: str) -> None:
         chosen = memory.sample(source(), 20_000)["indices"]
         most, least = max(errors, key=errors.__getitem__), min(errors, key=errors.__getitem__)
         assert np.mean(chosen == most) > np.mean(chosen == least)
+
+
+def test_what_is_drawn_more_often_counts_less_each_time() -> None:
+    """In the loss, by the importance weights that the buffer has worked out."""
+    learner = learners("dqn-prioritized", 1)["agent_0"]
+    live({"agent_0": learner}, 0, 20)
+    memory: Any = learner.memory
+    memory.update_priorities(np.arange(10), np.arange(10) / 2.0)
+    plan, same = learner.algorithm.draw(memory, source()), memory.sample(source(), 16)
+    np.testing.assert_array_equal(plan.arrays["indices"], same["indices"])
+    np.testing.assert_array_equal(plan.weights[0], same["weights"])
+    assert len(set(plan.weights[0])) > 2
+    assert loss_of(0.5, weights=torch.full((1,), 0.25)) == pytest.approx(0.25 * loss_of(0.5))
 
 
 def test_draws_may_come_from_cpprb() -> None:

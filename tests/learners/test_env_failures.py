@@ -17,6 +17,7 @@ from parallel_envs.learners.run_folder import read_metrics
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.rollouts.trajectories import Trajectory, TrajectoryStore
+from parallel_envs.testing import assert_same_batch
 from tests.learners.command_lines import Train, learnt, newest
 from tests.learners.faulty_walks import LENGTH, Walk
 
@@ -157,3 +158,15 @@ def test_with_raise_a_run_ends_and_says_how_to_go_on_and_so_does_one_whose_envir
     told = " ".join(done.output.split())
     assert "was restarted 4 times within 86400 seconds, which is as often as max_restarts allows" in told
     assert "LookupError: the walker has lost its way" in told
+
+
+def test_deadlines_and_restarts_change_nothing_that_is_learnt(train: Train, tmp_path: Path) -> None:
+    """A run in which nothing fails is the same with all of them, which is the default, and without any."""
+    patient = ["on_failure=raise", "step_timeout=null", "reset_timeout=null", "start_timeout=null"]
+    outcomes = []
+    for name, given in (("patient", patient), ("default", [])):
+        folder = tmp_path / name
+        done = train(*given, f"folder={folder}", "backend=process", "update_mode=sequential", plain=False)
+        assert done.exit_code == 0, done.output
+        outcomes.append({agent: state["arrays"]["weights"] for agent, state in learnt(folder)[0].items()})
+    assert_same_batch(outcomes[0], outcomes[1])

@@ -173,3 +173,28 @@ def test_episodes_without_agents_are_not_waited_for_in_vain() -> None:
 
     with absent(ONCE, Empty) as learners, pytest.raises(RuntimeError, match=r"No agent took a step in \d+ rounds"):
         learners.train(10)
+
+
+def test_steps_that_cannot_be_learnt_from_are_drawn_least() -> None:
+    """One reward is no number. Drawn like any other, it would be in about every third batch of 16 out of 40."""
+
+    class Unpaid(Absent):
+        num_steps = 2
+
+        def step(self, actions: Any) -> Any:
+            seen, rewards, *more = super().step(actions)
+            self.num_paid = getattr(self, "num_paid", 0) + 1
+            return seen, {**rewards, "a": np.nan if self.num_paid == 15 else 0.1}, *more
+
+    config = DQNConfig(**{**vars(DQN), "prioritized": 1.0, "batch_size": 16})
+    with absent(config, Unpaid) as learners:
+        learners.train(80)
+        assert 1 <= learners.agents["a"].counters["skipped"] <= 3
+
+
+def test_priorities_outlive_weights_that_are_no_numbers() -> None:
+    with absent(DQNConfig(**{**vars(DQN), "prioritized": 0.6, "learning_rate": 1e38})) as learners:
+        learners.train(40)
+        memory: Any = learners.agents["a"].memory
+        assert learners.agents["a"].counters["skipped"] > 0
+        assert np.isfinite(memory.state()["arrays"]["priorities"]).all()

@@ -20,6 +20,7 @@ from pettingzoo import ParallelEnv
 from parallel_envs.choices import Backend, UpdateModeName
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners import Diverged, DQNConfig, IndependentLearners, PPOConfig, SACConfig
+from parallel_envs.learners.agent import EpisodeTracker
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.rollouts.trajectories import Trajectory, TrajectoryStore
 from parallel_envs.seeding import SeedTree
@@ -295,3 +296,31 @@ def test_ctrl_c_waits_until_all_who_learn_have_learnt(monkeypatch: pytest.Monkey
         for one in learners.agents.values():
             assert one.counters["updates"] == one.acting_version == 1
             assert one.parameters.matrix.steps[0] > 0
+
+
+def test_what_is_saved_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    found = []
+    for resumes in (False, True):
+        with learning({"red": DQN, "blue": SAC}, seed=4) as learners:
+            if resumes:
+                learners.load(tmp_path / "kept")
+            else:
+                learners.train(120)
+                learners.save(tmp_path / "kept")
+            learners.begin()
+            learners.train(120)
+            found.append({agent: {**state, "memory": None} for agent, state in learners.states().items()})
+    assert_same_batch(found[1], found[0])
+
+
+def test_a_lost_episode_is_of_no_account() -> None:
+    tracker, there, gone = EpisodeTracker(["a"], 2), np.ones(2, np.bool_), np.array([False, True])
+    tracker.begin({"a": there})
+    none = {"a": ~there}
+    facts = tracker.step({"a": there}, {"a": ~gone}, {"a": there}, {"a": np.array([1.0, 9.0])}, none, none, gone)
+    assert facts.num_steps == 1
+    assert list(tracker.returns["a"]) == []
+    facts = tracker.step({"a": ~gone}, {"a": there}, {"a": there}, {"a": np.array([1.0, 0.0])}, none, none, ~there)
+    assert facts.anew.tolist() == tracker.begins["a"].tolist() == [False, True]
+    tracker.step({"a": there}, none, {"a": there}, {"a": np.array([1.0, 5.0])}, none, none, ~there)
+    assert list(tracker.returns["a"]) == [3.0, 5.0]

@@ -246,6 +246,15 @@ def test_a_step_that_ends_in_no_numbers_is_undone(case: str, name: str) -> None:
     assert (agents[SICK].counters["updates"], agents[SICK].counters["skipped"]) == (0, 3)
 
 
+def test_a_step_that_adam_divides_by_nothing_is_undone() -> None:
+    """Of an epsilon that 32 bits cannot hold nothing is left, and many a gradient is 0."""
+    config, *spaces = CASES["dqn-small"]
+    kinds = {SICK: (dataclasses.replace(config, adam_epsilon=1e-46), *spaces)}
+    _, agents, reports = after("sequential", kinds, None, 2)
+    assert [own[SICK].diverged is not None for own in reports] == [True, True]
+    assert agents[SICK].parameters.matrix.finite().all()
+
+
 @pytest.mark.slow(sample=True)
 @pytest.mark.parametrize(
     ("mode", "how"),

@@ -329,6 +329,16 @@ def test_agents_that_have_learnt_by_it_can_be_loaded(tmp_path: Path) -> None:
     assert configs_by_name()["own"] is OwnConfig
 
 
+class Nameless(PPO_ALGORITHM):
+    """It forgot to have a name of its own."""
+
+
+def test_two_algorithms_of_one_name_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, OwnConfig, Nameless)
+    with pytest.raises(ValueError, match=r"Nameless and PPO are both named 'ppo'"):
+        configs_by_name()
+
+
 def test_one_that_is_not_registered_is_told_how() -> None:
     with envs() as many, pytest.raises(TypeError, match=r"Give one of .*, or add your own there\."):
         IndependentLearners(many, OwnConfig(rollout_length=8, minibatch_size=8))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
-from torch import nn
+from torch import Tensor, nn
 
 from parallel_envs.learners.distributions import (
     Categorical,
@@ -19,8 +20,9 @@ from parallel_envs.learners.distributions import (
     SquashedGaussian,
     log_normal_cdf,
 )
-from parallel_envs.learners.networks import Image, ObservationEncoder
-from parallel_envs.learners.parameters import ParameterMatrix, step_rows
+from parallel_envs.learners.networks import GruCell, Image, ObservationEncoder
+from parallel_envs.learners.parameters import LANES, ParameterMatrix, clip_rows, step_rows
+from parallel_envs.learners.updates.fused import traced
 
 SOURCE = np.random.default_rng(3)
 
@@ -179,3 +181,76 @@ def test_adam_is_torch_s_for_each_row(num_steps: int) -> None:
             row.grad = own
             optimiser.step()
     assert torch.allclose(strip.weights, torch.stack([row.detach() for row in rows]), atol=1e-6)
+
+
+def test_the_memory_cell_is_torch_s_gru() -> None:
+    cell, reference = GruCell(3, 5, generator()), nn.GRUCell(3, 5)
+    nn.init.normal_(cell.seen.bias)
+    nn.init.normal_(cell.remembered.bias)
+    reference.weight_ih, reference.bias_ih = cell.seen.weight, cell.seen.bias
+    reference.weight_hh, reference.bias_hh = cell.remembered.weight, cell.remembered.bias
+    features, memory = torch.rand(4, 3), torch.rand(4, 5)
+    assert torch.allclose(cell(features, memory), reference(features, memory), atol=1e-6)
+
+
+@pytest.mark.parametrize("num_lanes", [1, 3, 70])
+def test_rows_that_step_together_get_the_same_bits_as_each_by_itself(num_lanes: int) -> None:
+    generator = torch.Generator().manual_seed(num_lanes)
+    weights, first, second = torch.randn(3, 5, LANES * num_lanes, generator=generator)
+    one = ParameterMatrix(weights, torch.zeros(5, 0), first, second.square(), torch.full((5,), 3.0))
+    other = one.clone()
+    for _ in range(5):
+        gradient = torch.randn(weights.shape, generator=generator)
+        step_rows(one, gradient.clone(), [True] * 5, [0.1] * 5)
+        for row in range(5):
+            step_rows(other.row(row), gradient[row : row + 1].clone(), [True], [0.1])
+    for mine, theirs in zip(one, other, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_row_that_is_not_active_keeps_everything() -> None:
+    strip = ParameterMatrix(
+        torch.rand(2, 4), torch.rand(2, 0), torch.rand(2, 4), torch.rand(2, 4), torch.full((2,), 3.0)
+    )
+    before = strip.clone()
+    step_rows(strip, torch.full((2, 4), float("nan")), [False, False], [1.0, 1.0])
+    step_rows(strip, torch.tensor([[1.0] * 4, [float("nan")] * 4]), [True, False], [1.0, 1.0])
+    assert strip.steps.tolist() == [4.0, 3.0]
+    assert not torch.equal(strip.weights[0], before.weights[0])
+    for mine, old in zip(strip.row(1), before.row(1), strict=True):
+        assert torch.equal(mine, old)
+
+
+def loss(x: Tensor) -> Tensor:
+    flat = x.expand(3, 4).view(3, 4).detach() * torch.tensor(0.5).to(torch.float32)
+    return (flat * 1 + x.exp() / x.exp().sum() + torch.ones_like(x)).view(3, 4)
+
+
+def writes(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Two equal values that differ in the end: one is written into, the other through a view."""
+    one, other = x + 1, x + 1
+    one.masked_fill_(x > 0, 7.0)
+    before = other.sum()
+    other.view(12).add_(1.0)
+    return one * other, before + other.sum()
+
+
+def makes_room(x: Tensor) -> Tensor:
+    return torch.zeros_like(x).add_(x) + torch.zeros_like(x)
+
+
+@pytest.mark.parametrize("function", [loss, writes, makes_room])
+def test_a_traced_function_gives_the_same_for_other_data(function: Callable[[Tensor], Any]) -> None:
+    source = torch.Generator().manual_seed(0)
+    written = traced(function, torch.randn(3, 4, generator=source))
+    for _ in range(3):
+        x = torch.randn(3, 4, generator=source)
+        given = x.clone()
+        torch.testing.assert_close(written(x), function(given), rtol=0, atol=0)
+        assert torch.equal(x, given)
+
+
+def test_each_row_is_clipped_to_its_own_limit() -> None:
+    gradient: Tensor = torch.tensor([[3.0, 4.0], [30.0, 40.0], [0.3, 0.4]])
+    clip_rows(gradient, gradient.norm(dim=1), torch.tensor([1.0, 100.0, 1.0]))
+    assert torch.allclose(gradient, torch.tensor([[0.6, 0.8], [30.0, 40.0], [0.3, 0.4]]), atol=1e-5)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
+from torch import nn
 
+from parallel_envs.choices import Activation
 from parallel_envs.learners.algorithm import minibatch, plan_tensors
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.ppo import PPO, PPOConfig, advantages_and_returns
@@ -218,6 +220,32 @@ def test_a_memory_starts_anew_where_an_episode_begins_and_goes_on_elsewhere() ->
         expected = torch.log_softmax(out, -1)[torch.arange(NUM_ROWS), torch.from_numpy(lived.actions[step])]
         assert torch.allclose(data["log_probs"][:, step], expected, atol=1e-5)
     assert torch.allclose(data["carry"], state[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("config", [CONFIG, GRU], ids=["mlp", "gru"])
+def test_the_gain_says_how_decided_a_policy_begins(config: PPOConfig) -> None:
+    actors = [parameters_of(config, policy_gain=gain).module.actor for gain in (0.01, 5.0)]
+    spreads = [float(outputs_of(actor, torch.eye(5)).detach().std()) for actor in actors]
+    assert spreads[1] == pytest.approx(500.0 * spreads[0], rel=1e-3)
+
+
+def test_adam_s_epsilon_is_the_config_s() -> None:
+    moved = []
+    for epsilon in (1e-5, 1e3):
+        one = parameters_of(adam_epsilon=epsilon)
+        before = one.matrix.weights.clone()
+        update_one(one, one.algorithm.draw(a_life(), source()))
+        moved.append(float((one.matrix.weights - before).abs().max()))
+    assert moved[0] > 100 * moved[1] > 0
+
+
+def test_a_policy_may_be_linear_and_a_memory_has_the_activation_that_was_asked_for() -> None:
+    assert sum(isinstance(layer, nn.Linear) for layer in parameters_of(hidden=()).module.actor) == 1
+    cases: tuple[tuple[Activation, Any, Any], ...] = (("relu", nn.ReLU, nn.Tanh), ("tanh", nn.Tanh, nn.ReLU))
+    for activation, kind, other in cases:
+        layers = list(parameters_of(GRU, hidden=(8, 8), activation=activation).module.actor.modules())
+        assert sum(isinstance(layer, kind) for layer in layers) == 2
+        assert not any(isinstance(layer, other) for layer in layers)
 
 
 def test_a_learning_rate_falls_evenly_and_then_stays() -> None:

@@ -16,6 +16,7 @@ from parallel_envs.learners.run_folder import read_metrics
 from parallel_envs.learners.updates import AutoUpdates
 from parallel_envs.testing import assert_same_batch
 from tests.learners.command_lines import CHECKPOINT_STEPS, KINDS, PLAIN, Train, command, killed_run, learnt, newest
+from tests.learners.test_checkpoints import as_earlier_versions_wrote_it
 from tests.learners.test_independent import Pressing
 
 
@@ -153,6 +154,23 @@ def test_a_damaged_checkpoint_is_told_with_the_way_back(train: Train, tmp_path: 
     assert f"Remove {last} to go on from the one before, {first.name}" in done.output
     shutil.rmtree(last)
     assert train("total_steps=99", resume=folder).exit_code == 0
+
+
+def test_foreign_metrics_and_agents_that_were_renamed_by_hand_are_told(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}", "total_steps=8")
+    metrics = folder / "metrics.jsonl"
+    own = metrics.read_bytes()
+    metrics.write_bytes(b"\xff\xfe\n")
+    done = train("total_steps=99", resume=folder)
+    assert (done.exit_code, "Line 1 of" in done.output, "is not a line of metrics" in done.output) == (2, True, True)
+    metrics.write_bytes(own)
+    for path in (newest(folder) / "checkpoint.json", newest(folder) / "agent_0" / "agent.json"):
+        as_earlier_versions_wrote_it(path)  # with its checksum it would be refused for that
+        path.write_text(path.read_text().replace('"agent": "agent_0"', '"agent": "somebody"'))
+    done = train("total_steps=99", resume=folder)
+    assert done.exit_code == 2
+    assert "differ in the agents ['agent_0', 'somebody']" in " ".join(done.output.split())
 
 
 def test_settings_on_which_learning_depends_stay_and_what_was_given_on_the_way_is_remembered(

@@ -129,6 +129,13 @@ def test_a_run_knows_what_auto_had_chosen_by_the_checkpoint_that_it_goes_on_from
     assert read_choice(folder, 300) == "thread"
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"update_mode": 3, "since_steps": 3}', "\ud800"])
+def test_a_note_of_a_choice_that_says_nothing_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "chosen.json").write_bytes(text.encode(errors="surrogatepass"))
+    with pytest.raises(BadRun, match=r"chosen\.json does not say which .* Remove it"):
+        read_choice(tmp_path, 10)
+
+
 def test_a_checkpoint_that_lost_its_table_is_not_passed_over(folder: Path) -> None:
     """A run that went on from the one before could not write its next in that place."""
     with a_run(folder) as run:

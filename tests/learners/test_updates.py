@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_envs.engine import Death
 from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.updates import AutoUpdates, ProcessUpdates
 from parallel_envs.learners.updates import mode as update_modes
+from parallel_envs.learners.updates.process import AN_UPDATE, GIVEN_UP, worker_fault
 from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import CASES, learners, live, mode_of, plans, time_is_up_when, updated
 
@@ -168,6 +170,22 @@ def test_auto_says_what_it_chose_and_why() -> None:
         assert mode.why.startswith(f"auto: {mode.choice} (sequential ")
 
 
+def test_partial_rounds_are_not_lost_while_auto_measures_workers() -> None:
+    results = []
+    for name in ("sequential", "auto"):
+        agents = learners("ppo-small", 2)
+        with mode_of(name, agents, 1) as mode:
+            if isinstance(mode, AutoUpdates):
+                mode._largest = 2
+                mode._turn_to("process")
+            for number in range(3):
+                live(agents, number)
+                drawn = plans(agents)
+                updated(mode, agents, {agent: drawn[agent] for agent in agents if agent == "agent_0" or number != 1})
+        results.append({agent: one.state()["arrays"] for agent, one in agents.items()})
+    assert_same_batch(results[1], results[0])
+
+
 def pid_of(mode: Any, worker: int = 0) -> int:
     return int(mode._pool.pid(worker))
 
@@ -283,3 +301,11 @@ def test_a_worker_that_dies_before_it_has_begun_is_replaced_once(
         mode_of("process", agents)
     (warned,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "exit code 4 during its start. Another worker takes its place" in warned
+
+
+def test_a_death_is_told_with_the_last_output() -> None:
+    error = worker_fault(Death(2, 77, 3, ("one", "two")), ["a", "b"], AN_UPDATE, GIVEN_UP)
+    assert isinstance(error, WorkerDied)
+    assert (error.worker, error.pid, error.exitcode) == (2, 77, 3)
+    assert str(error).startswith("Worker 2, which learns for ['a', 'b'] (pid 77), ended with exit code 3 during an")
+    assert str(error).endswith("Its last output:\n  one\n  two")

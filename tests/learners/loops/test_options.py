@@ -16,8 +16,9 @@ from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import IndependentLearners, PPOConfig
 from parallel_envs.learners.algorithm import Plan, UpdateReport
 from parallel_envs.learners.loops import LoopOptions, open_loop
-from parallel_envs.learners.loops.free import FreeLoop
+from parallel_envs.learners.loops.free import FreeLoop, MinibatchSizes
 from parallel_envs.learners.loops.learner_thread import Job, LearnerThread
+from parallel_envs.learners.loops.loop import Accounts, Lag
 from parallel_envs.learners.loops.options import (
     SCHEDULES,
     Candidate,
@@ -172,6 +173,65 @@ def test_waiting_agents_learn_in_the_order_of_the_schedule(schedule: str, order:
         finally:
             mode.gate.release(9)
             updates.stop()
+
+
+def test_a_learner_thread_that_is_stopped_ends_what_it_does_and_drops_what_waits() -> None:
+    with learners(PPO) as made:
+        mode: Any = Gated(dict.fromkeys("ab", made.agents["red"].parameters))
+        updates = LearnerThread(mode)
+
+        def let_go() -> None:
+            updates.wait_until(lambda updates: not updates.num_waiting)
+            mode.gate.release()
+
+        updates.submit([job("a", 1)])
+        mode.begun.acquire()
+        updates.submit([job("b", 1)])
+        assert updates.num_waiting == 1
+        other = threading.Thread(target=let_go, daemon=True)
+        other.start()
+        updates.stop()
+        updates.stop()
+        other.join()
+        assert mode.order == ["a"]
+        assert [result.job.agent for result in updates.take()] == ["a"]
+
+
+def test_accounts_say_what_could_be_saved_and_what_was() -> None:
+    nothing = Accounts("sync", clock=lambda: 0.0).report(0.0, 0.0, {})
+    assert (nothing.bound, nothing.gain, str(nothing)) == (0.0, 0.0, "sync: nothing learnt yet")
+    now = [0.0]
+    accounts = Accounts("overlap", clock=lambda: now[0])
+    for what, seconds in (("collect", 6.0), ("wait", 3.0)):
+        with accounts.timed(what):
+            now[0] += seconds
+    accounts.learnt("red", np.array([0, 1, 1]))
+    accounts.learnt("red", np.array([2]))
+    accounts.learnt("blue", np.array([], np.int64))
+    report = accounts.report(learnt=4.0, waited=5.0, lived={"red": 8, "blue": 8})
+    assert report.lags == {"red": Lag(0, 1.0, 2)}
+    assert report.updates_per_step == {"red": 0.25}
+    assert [report.bound, report.gain] == pytest.approx([0.4, 0.1])
+    assert (report.collect_waited, report.learn_waited) == (3.0, 5.0)
+    assert report.described()["lag"] == {"red": {"min": 0, "mean": 1.0, "max": 2}}
+    assert str(report) == (
+        "overlap: lag 0 / 1.00 / 2 updates, collecting waited 3.0 s, learning 5.0 s, saved 10% of the time (40% at "
+        "best)"
+    )
+
+
+def test_minibatches_grow_while_learning_is_behind_and_shrink_while_it_waits() -> None:
+    waits = [(1, 0, 16), (3, 1, 32), (4, 1, 36), (4, 9, 18), (4, 9, 18), (4, 11, 9), (4, 12, 6), (4, 13, 6)]
+    with learners({"red": DQN, "blue": PPO}) as made:
+        sizes = MinibatchSizes(made.agents, (6, 36))
+        assert sizes.sizes == {"red": 8, "blue": 20}
+        for collect_waited, learn_waited, size in waits:
+            sizes.adapt("red", collect_waited, learn_waited)
+            algorithm: Any = made.agents["red"].algorithm
+            assert sizes.sizes["red"] == algorithm.config.batch_size == size
+        assert sizes.sizes["blue"] == 20
+        sizes.restore()
+        assert made.agents["red"].algorithm.config == DQN
 
 
 @pytest.mark.slow(sample=True)

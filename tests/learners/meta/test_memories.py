@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
 
 from parallel_envs.learners.meta import AGENT_ARCHS
-from parallel_envs.learners.meta.agent import make_algorithm, read_algorithm
+from parallel_envs.learners.meta.agent import make_algorithm, read_algorithm, set_memory_span
 from parallel_envs.learners.meta.memory import GRU, FastWeights, MemoryConfig, RolloutBuffer
 from parallel_envs.learners.parameters import AgentParameters
 from tests.learners.meta.families import DQN, SAC
@@ -183,3 +183,19 @@ def test_the_observation_before_is_seen_as_well_and_none_before_the_first() -> N
         seen = [actor(chain[:, 1], (memory, before[:, 0]))[0] for before in (chain, other)]
         assert not torch.equal(*seen)
         assert torch.equal(actor.initial_state(1)[1], torch.zeros(1, 4))
+
+
+def test_memories_of_dqn_fade_over_one_step_to_so_many() -> None:
+    """In both networks; the first one's numbers are those that Adam moves."""
+    one = parameters(DQN, Discrete(3))
+    set_memory_span(one.module, 50)
+    for network in (one.module.actor, one.module.target):
+        bias = network.body.cell.seen.bias
+        kept = torch.sigmoid(bias[16:32])
+        assert torch.allclose(kept[[0, -1]], torch.tensor([0.5, 50 / 51]))
+        assert (kept[1:] > kept[:-1]).all()
+        assert not bias[:16].any()
+        assert not bias[32:].any()
+    name = "actor.body.cell.seen.bias"
+    place = next(slice(part.start, part.stop) for part in one.layout.trained if part.name == name)
+    assert torch.equal(one.module.actor.body.cell.seen.bias, one.matrix.weights[0][place])
