@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
@@ -118,6 +119,8 @@ _DEFINITION_NAMES = (
 )
 _RESET_NAMES = ("observations", "infos")
 _STEP_NAMES = ("observations", "rewards", "terminations", "truncations", "infos")
+_SECOND_EPISODE_STEPS = 10
+"""Number of steps of an episode that are compared after a second reset with the same seed."""
 
 
 def check_vector_env(
@@ -136,7 +139,8 @@ def check_vector_env(
     resets one env in the middle of an episode, and later resets all envs without a seed; in the mode DISABLED it resets
     ended envs after each step. Unless `copy=False`, earlier results must not have changed when all steps are done.
 
-    The env must be deterministic: the same seed and actions give the same results.
+    The env must be deterministic: the same seed and actions give the same results. An env that plays another episode
+    after a second reset with the same seed gets a warning: its episodes depend on how it was used before.
 
     Args:
         make: a factory of your env, or one factory for each env.
@@ -164,6 +168,7 @@ def check_vector_env(
         comparison.run(seed, num_steps)
         if settings.get("copy", True):
             comparison.check_unchanged()
+    _warn_of_hidden_state(factories[0], seed)
 
 
 class _Copying(gym.Wrapper[Any, Any, Any, Any]):
@@ -178,6 +183,30 @@ class _Copying(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         return deepcopy(observation), np.asarray(reward).item(), terminated, truncated, deepcopy(info)
+
+
+def _warn_of_hidden_state(factory: EnvFactory, seed: int) -> None:
+    """Warn if an env plays another episode when it is reset once more with the same seed."""
+    episodes: list[list[Any]] = []
+    with closing(_Copying(factory)) as env:
+        actions = deepcopy(env.action_space)
+        for _ in range(2):
+            episode: list[Any] = [env.reset(seed=seed)]
+            actions.seed(seed)
+            for _ in range(_SECOND_EPISODE_STEPS):
+                result = env.step(actions.sample())
+                episode.append(result)
+                if result[2] or result[3]:
+                    break
+            episodes.append(episode)
+    difference = first_difference(episodes[1], episodes[0])
+    if difference is not None:
+        warnings.warn(
+            f"{env!r} plays another episode when it is reset a second time with seed {seed}: at [number of calls]"
+            f"{difference}. Its episodes depend on how it was used before. Have `reset` begin anew whatever is random "
+            "or counted, or make the env anew for each seed.",
+            stacklevel=3,
+        )
 
 
 class _Comparison:
