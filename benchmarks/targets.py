@@ -203,7 +203,7 @@ def _grouping(
 
 _GROUP_BARS: tuple[Bar, ...] = (
     _grouping("sokoban", "rollouts", 1.6, "x in the caller"),
-    _grouping("sokoban", "caller", 1.6, "x in the caller"),
+    _grouping("sokoban", "caller", 1.35, "x in the caller"),
     _grouping("sokoban-coords", "caller", 1.6, "x in the caller"),
     _grouping("sokoban-pictures", "caller", 1.6, "x in the caller"),
     _grouping("countdown", "caller", 0.97, "x in the caller"),
