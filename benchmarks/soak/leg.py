@@ -160,7 +160,7 @@ class Judge:
 
 
 class _LateWorkers(logging.Handler):
-    """Collects the late workers from the log. Meanwhile the log has no other outputs."""
+    """Collects the names of late workers from the log. While it is active, the log writes nowhere else."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

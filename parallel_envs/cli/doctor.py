@@ -232,7 +232,7 @@ def limits(mount: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cg
         return found if len(found) == len(words) else []
 
     def tightest(controller: str, *names: tuple[str, str]) -> tuple[int | None, int]:
-        """Return the lowest limit and how much of it is used. `names`: the files of each, by version."""
+        """Return the lowest limit and the use of it. `names` holds the file names of both for each cgroup version."""
         found = [
             (limit[0], (numbers(group, used) or [0])[0])
             for group in groups(controller)

@@ -50,7 +50,7 @@ would be misread. Their workers go on, and end with them."""
 
 
 def start_supervisor(preload: Sequence[str] = ()) -> None:
-    """Start the supervisor if there is none, and the import of `preload` for all workers. Do not wait for either."""
+    """Start the supervisor if there is none. It imports the modules in `preload` for all workers. Wait for neither."""
     client = supervisor_client()
     if preload:
         client.post(Preload(tuple(preload), tuple(sys.path)))

@@ -159,7 +159,7 @@ class FixedAgents:
         return self._assemble([value[None] if fixed else (value,) for fixed, value in values])
 
     def batch_of_rows(self, agent: Agent, values: Mapping[int, Any], num_rows: int) -> Any:
-        """Return a batch of an agent's observations with these values at their rows."""
+        """Return a batch of an agent's observations that holds each value at its row."""
         return batch_of_rows(self._spaces["observation"][agent], values, num_rows)
 
     def add_absent(self, results: AgentResults, agent: Agent) -> None:

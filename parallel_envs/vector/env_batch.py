@@ -512,7 +512,7 @@ class EnvBatch:
     # ---- faults ---------------------------------------------------------------------------------------------------
 
     def faults(self, pending: PendingRequest) -> Faults:
-        """Return all faults that the replies report. A request to a single env that fails as a whole is the env's."""
+        """Return all faults that the replies report. If a request to a single env fails, that env is at fault."""
         faults = Faults({}, {}, {})
         for worker, reply in sorted(pending.replies.items(), key=lambda item: item[0]):
             if reply.death is not None:

@@ -63,14 +63,14 @@ class Learner(Player):
     """
 
     display: Display | None = None
-    """Shows each iteration, if there is one."""
+    """Display that shows each iteration, or None."""
     outcome: RunOutcome | None = None
     """Results of the training that ended last."""
 
     # Set here, because `close` reads them if `__init__` of the base class fails.
     _open_run: Run | None = None
     train_folder: Path | None = None
-    """Folder of the run that was begun or resumed last."""
+    """Folder of the newest run: the run that `train` or `resume` opened last."""
     _learnt_from = 0  # number of rollouts when it learnt last
     _is_whole = True  # False while an iteration is half done
     _kept_at: int | None = None  # number of steps at the last checkpoint

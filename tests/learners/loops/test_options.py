@@ -329,7 +329,7 @@ def test_updates_per_step_is_kept_whatever_the_timing_and_after_loading(ratio: f
 
 @pytest.mark.parametrize("how", [{"mode": "overlap"}, {"mode": "free", "queue": 2}])
 def test_priorities_of_overwritten_steps_are_dropped(how: Any) -> None:
-    """The ring is so small that all of it is overwritten before an update from its steps comes back."""
+    """The buffer is so small that all its steps are overwritten before the update from them has finished."""
     config = dataclasses.replace(PRIORITIZED, buffer_size=12, train_interval=8)
     with (
         learners({"red": config, "blue": PPO}) as made,

@@ -159,7 +159,7 @@ class Goal:
 
 
 def wishes_by_people(path: str, products: Mapping[str, Product]) -> Iterator[Wish]:
-    """Yield the wishes of a file of instructions by people that name attributes and are about existing products."""
+    """Yield the wishes in a file of human instructions. Leave out those without attributes or of unknown products."""
     for entry in read_entries(path, lists="instructions"):
         asin = entry.text("asin") if entry.key is None else entry.key
         if asin in products and (attributes := entry.texts("instruction_attributes")):
@@ -172,7 +172,7 @@ def wishes_by_people(path: str, products: Mapping[str, Product]) -> Iterator[Wis
 
 
 def wishes_made(entries: Mapping[str, Entry], products: Mapping[str, Product]) -> Iterator[Wish]:
-    """Yield the wishes of made instructions, which have random options."""
+    """Yield the wishes of generated instructions, which have random options."""
     for asin, entry in entries.items():
         if asin in products and (attributes := entry.texts("instruction_attributes")):
             yield Wish(products[asin], entry.text("instruction"), attributes, None)
