@@ -170,7 +170,11 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     def step(self, observations: Mapping[Agent, Any], alive: Mapping[Agent, Mask] | None = None) -> dict[Agent, Any]:
         """`send` and `recv`."""
         self._send(observations, alive)
-        return self._recv()
+        try:
+            return self._recv()
+        except BaseException:
+            self._abandon()  # a Ctrl-C before `_recv` began leaves no open turn
+            raise
 
     # ---- agents -----------------------------------------------------------------------------------------------------
 

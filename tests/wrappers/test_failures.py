@@ -172,6 +172,18 @@ def test_ctrl_c_between_the_halves_of_a_step_leaves_no_turn_open(
     assert wrapper.step({"a": SEEN})["a"] // 1000 == 1
 
 
+def test_ctrl_c_between_send_and_recv_of_a_policy_leaves_no_turn_open(
+    wrap: Wrap, parallel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = wrap({"a": Drawing(), "b": Drawing()}, parallel)
+    policy.step({"a": SEEN})
+    with monkeypatch.context() as patched:
+        patched.setattr(policy, "_recv", lambda: _interrupting(None))
+        with pytest.raises(KeyboardInterrupt):
+            policy.step({"a": SEEN})
+    assert policy.step({"a": SEEN, "b": SEEN})["b"] // 1000 == 1
+
+
 def kill_worker_of(agent: str, wrapper: PerAgentProcessWrapper, pool: PolicyPool) -> None:
     worker = pool.processes().pid(wrapper._home[agent])
     os.kill(worker, signal.SIGKILL)
