@@ -27,6 +27,7 @@ from parallel_envs.engine import (
     pin_workers,
     unpicklable_part,
 )
+from parallel_envs.engine.worker_group import RestartBudget
 from parallel_envs.errors import EnvError
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords, unknown_keyword
@@ -41,7 +42,6 @@ from parallel_envs.vector.recovery import (
     WAIT_ADVICE,
     Awaited,
     Recovery,
-    RestartBudget,
     Retry,
     env_error,
     env_names,

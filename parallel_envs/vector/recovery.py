@@ -11,14 +11,13 @@ Nothing here imports Gymnasium, since managers of other kinds of envs use the er
 from __future__ import annotations
 
 import logging
-import signal
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from parallel_envs.engine import Death, Failure, PendingRequest
 from parallel_envs.engine.interrupts import delay_ctrl_c
+from parallel_envs.engine.worker_group import RestartBudget, death_text, without_engine_frames
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied, WorkerStartError
 from parallel_envs.seeding import SeedTree
 
@@ -44,8 +43,6 @@ class Awaited(NamedTuple):
     timeout: float | None
     retry: Retry | None
 
-
-_MOST_LINES = 20
 
 RESTART_ADVICE = " Call envs.restart(env_ids) to replace it; on_failure='restart' does so by itself."
 RESTARTS_LATER_ADVICE = " Call envs.restart(env_ids) to replace it, or go on: the next step or reset does so by itself."
@@ -108,18 +105,9 @@ def _env_error(text: str, failure: Failure, envs: tuple[int, ...], with_attribut
 
 
 def worker_died(death: Death, envs: Sequence[int], doing: str, *, advice: str = "") -> WorkerDied:
-    text = f"Worker {death.worker} ({env_names(envs)}, pid {death.pid}) {exit_text(death.exitcode)} during {doing}."
-    if death.killed:
-        text += " That was this process: the worker had not answered in time, or was to be replaced."
-    elif death.exitcode == -9:
-        text += " The system may be out of memory: use smaller environments, or fewer of them."
-    elif death.exitcode == -11:
-        text += " Compiled code of the environment crashed: its last output, if any, says where."
-    elif death.exitcode is not None and death.exitcode >= 0:
-        text += " Its code, or a library, ended the process."
-    text += advice
-    if lines := crash_lines(death.last_output):
-        text += "\nIts last output:\n" + "\n".join(f"  {line}" for line in lines)
+    subject = f"Worker {death.worker} ({env_names(envs)}, pid {death.pid})"
+    memory = "use smaller environments, or fewer of them"
+    text = death_text(death, subject, f" during {doing}", memory=memory, advice=advice)
     return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode, env_ids=envs)
 
 
@@ -138,61 +126,7 @@ def step_timeout(
     return StepTimeout(text, workers=workers, env_ids=envs, seconds=seconds)
 
 
-def crash_lines(output: Sequence[str]) -> Sequence[str]:
-    """Return the lines of a worker's output to show: from the start of its last crash, else the last lines."""
-    crashes = [number for number, line in enumerate(output) if line.startswith("Fatal Python error")]
-    start = crashes[-1] if crashes else max(len(output) - _MOST_LINES, 0)
-    return output[start : start + _MOST_LINES]
-
-
-def without_engine_frames(stack: str) -> str:
-    """Return a worker's stack without the frames up to the worker loop, which are the same in all workers. The stack of
-    a process has the most recent call first, that of a thread has it last.
-    """
-    lines = stack.rstrip().splitlines()
-    engine = [number for number, line in enumerate(lines) if "engine/worker.py" in line]
-    if not engine:
-        return "\n".join(lines)
-    if any("most recent call first" in line for line in lines[: engine[0]]):
-        return "\n".join(lines[: engine[0]])
-    frames = [number for number, line in enumerate(lines) if number > engine[-1] and line.startswith("  File ")]
-    return "\n".join(lines[frames[0] :] if frames else lines)
-
-
-def exit_text(exitcode: int | None) -> str:
-    """Return how a process ended as a text, such as `was killed by signal 9 (SIGKILL)`."""
-    if exitcode is None:
-        return "ended"
-    if exitcode >= 0:
-        return f"ended with exit code {exitcode}"
-    try:
-        return f"was killed by signal {-exitcode} ({signal.Signals(-exitcode).name})"
-    except ValueError:
-        return f"was killed by signal {-exitcode}"
-
-
 # ---- restarts --------------------------------------------------------------------------------------------------------
-
-
-class RestartBudget:
-    """Allows at most `limit` restarts of each worker within `window` seconds. The seconds in which a deadline ran out
-    do not count. Otherwise an env that hangs at every step would be restarted for ever if the deadline is longer than
-    `window / limit`.
-    """
-
-    def __init__(self, limit: int, window: float) -> None:
-        self.limit, self.window = limit, window
-        self._times: dict[int, deque[float]] = {}
-
-    def spend(self, worker: int, now: float, waited: float = 0.0) -> bool:
-        """Take one restart. Return False if none is left. `waited`: the seconds for which the worker has just hung."""
-        times = self._times[worker] = deque(one + waited for one in self._times.get(worker, ()))
-        while times and now - times[0] > self.window:
-            times.popleft()
-        if len(times) >= self.limit:
-            return False
-        times.append(now)
-        return True
 
 
 class Recovery:

@@ -35,12 +35,12 @@ from parallel_envs.engine import (
     cores_here,
     open_pool,
 )
+from parallel_envs.engine.worker_group import crash_lines, exit_text, without_engine_frames
 from parallel_envs.errors import RemoteError, RemoteTraceback, WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent, Algorithm, Plan, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.fused import FusedUpdates
 from parallel_envs.learners.updates.mode import SequentialUpdates, UpdateMode
-from parallel_envs.vector.recovery import crash_lines, exit_text, without_engine_frames
 from parallel_envs.vector.shared_arrays import Field
 from parallel_envs.vector.shared_arrays import plan as lay_out
 
