@@ -12,7 +12,7 @@ A worker is *lost* if it does not hold its object. What a loss means is for each
 
 - vector: `vector.recovery` raises, or restarts the worker and reports lost episodes
 - policies: `wrappers.process` returns the loss as the failure of the worker's agents, until they are revived
-- groups: `groups.worker_group` replaces the worker and replays the episodes of its environments
+- groups: `groups.env_workers` replaces the worker and replays the episodes of its environments
 - updates and evaluation: `WorkerGroup.ask` tries again once, in a fresh worker
 
 `RestartBudget` limits how often each of them replaces a worker.
@@ -86,21 +86,23 @@ class Loss:
     seconds: float | None = None
     stack: str | None = None
 
-    def text(self, subject: str, doing: str, *, memory: str = "use fewer workers", advice: str = "") -> str:
+    def text(self, subject: str, doing: str = "", *, memory: str = "use fewer workers", advice: str = "") -> str:
         """Return what happened to `subject`, such as "Worker 3". `memory`: advice if there was too little of it."""
         if self.stack is not None:
             text = f"{subject} was not done with {doing} within {self.seconds} seconds and was ended.{advice}"
             return f"{text}\nIt was here:\n{without_engine_frames(self.stack)}"
         if self.death is not None:
-            return death_text(self.death, subject, f" during {doing}", memory=memory, advice=advice)
+            return death_text(self.death, subject, doing, memory=memory, advice=advice)
         if self.failure is not None:
-            return f"{subject} raised {self.failure.type_name} during {doing}: {self.failure.message}{advice}"
+            return f"{subject} raised {self.failure.type_name} when it was built: {self.failure.message}{advice}"
         return f"{subject} was replaced by another user of its pool.{advice}"
 
 
-def death_text(death: Death, subject: str, during: str = "", *, memory: str = "", advice: str = "") -> str:
+def death_text(
+    death: Death, subject: str, doing: str = "", *, memory: str = "use fewer workers", advice: str = ""
+) -> str:
     """Return how a worker process ended, the likely reason, and the last lines that it wrote."""
-    text = f"{subject} {exit_text(death.exitcode)}{during}."
+    text = f"{subject} {exit_text(death.exitcode)}{f' during {doing}' if doing else ''}."
     if death.killed:
         text += " That was this process: the worker had not answered in time, or was to be replaced."
     elif death.exitcode == -signal.SIGKILL:
@@ -149,6 +151,10 @@ def without_engine_frames(stack: str) -> str:
     return "\n".join(lines[frames[0] :] if frames else lines)
 
 
+OnLosses = Callable[[Sequence[Loss], bool], None]
+"""Called with the workers that were lost in an attempt, and whether it was the last attempt: see `WorkerGroup.ask`."""
+
+
 # ---- the group -------------------------------------------------------------------------------------------------------
 
 
@@ -169,6 +175,8 @@ class WorkerGroup:
         self.key = pool.new_key()
         self.workers = tuple(pool.all_workers if workers is None else workers)
         self.num_restarts = 0
+        self.unbuilt = set(self.workers)
+        """The workers that have no object: not yet, or because a Ctrl-C came before a fresh one was built."""
         self._pids: dict[int, int] = {}  # of the processes in which objects were built
         self._late: dict[int, Loss] = {}
         self._not_built: dict[int, Failure] = {}
@@ -179,40 +187,49 @@ class WorkerGroup:
 
     # ---- building ---------------------------------------------------------------------------------------------------
 
-    def begin_build(self, workers: Collection[int]) -> PendingRequest:
-        """Have workers build their objects, without waiting. A worker answers its requests in their order, so further
-        requests may follow at once.
-        """
-        calls = {worker: Call(HOST, "build", (self.key, *self._host(worker))) for worker in workers}
-        request = self.pool.send(calls)
-        for worker in workers:
-            self._pids[worker] = self.pool.pid(worker)
-            self._not_built.pop(worker, None)
-            self._late.pop(worker, None)
-        return request
+    def build_call(self, worker: int) -> Call:
+        """Return the message that makes a worker build its object."""
+        self._pids[worker] = self.pool.pid(worker)
+        self._not_built.pop(worker, None)
+        self._late.pop(worker, None)
+        return Call(HOST, "build", (self.key, *self._host(worker)))
 
-    def build(self, workers: Collection[int] | None = None, seconds: float | None = None) -> list[Loss]:
-        """Build the objects of these workers (default: of all). Return the losses."""
-        chosen = self.workers if workers is None else workers
-        for worker, reply in self.replies(self.begin_build(chosen), seconds).items():
-            if reply.failure is not None:
-                self._not_built[worker] = reply.failure
-        return [loss for worker in chosen if (loss := self.loss(worker)) is not None]
+    def build(
+        self, workers: Iterable[int] | None = None, seconds: float | None = None, on_losses: OnLosses | None = None
+    ) -> list[Loss]:
+        """Build the objects of these workers (default: of all). Return the losses. `on_losses`: see `ask`."""
+        chosen = self.workers if workers is None else tuple(workers)
+        self.unbuilt.update(chosen)
+        replies = self.ask(self.build_call, chosen, seconds, on_losses)
+        self._not_built |= {worker: reply.failure for worker, reply in replies.items() if reply.failure is not None}
+        self.unbuilt.difference_update(chosen)
+        losses = [loss for worker in chosen if (loss := self.loss(worker)) is not None]
+        self.unbuilt.update(loss.worker for loss in losses)
+        return losses
 
     def replace(self, worker: int, seconds: float | None = None, *, built: bool = True) -> list[Loss]:
         """Put a fresh worker, with a fresh object, in the place of one. Return the loss if that fails.
 
         With `built=False` the object is not built. The worker then counts as lost.
         """
-        self._pids.pop(worker, None)  # if a Ctrl-C comes between restart and build, the worker has no object
+        self.unbuilt.add(worker)
         self.num_restarts += 1
         self.pool.restart(worker)
         return self.build((worker,), seconds) if built else []
 
+    def give_up(self, worker: int, failure: Failure) -> None:
+        """Record that the object of a worker was built but cannot be used: the worker is lost."""
+        self._not_built[worker] = failure
+
+    def drop(self, workers: Iterable[int]) -> None:
+        """Remove the objects of these workers from a pool that stays open. Nobody waits for that."""
+        holding = [worker for worker in workers if self.loss(worker) is None]
+        self.pool.forget(self.pool.send(dict.fromkeys(holding, Call(HOST, "drop", (self.key,)))))
+
     # ---- answers ----------------------------------------------------------------------------------------------------
 
     def replies(self, request: PendingRequest, seconds: float | None = None) -> dict[int, Reply]:
-        """Return the replies of all workers. A worker that is late is ended: its death is its reply."""
+        """Return the replies, as `PendingRequest.replies`. A worker that is late is ended: its death is its reply."""
         if not self.pool.wait(request, seconds):
             for worker in sorted(request.waiting):
                 self.end(worker, seconds)
@@ -234,7 +251,7 @@ class WorkerGroup:
         pid = self.pool.pid(worker)
         if (death := self.pool.death(worker)) is not None:
             return Loss(worker, pid, death)
-        if worker in self._not_built or pid != self._pids.get(worker):
+        if worker in self._not_built or worker in self.unbuilt or pid != self._pids[worker]:
             return Loss(worker, pid, failure=self._not_built.get(worker))
         return None
 
@@ -242,23 +259,25 @@ class WorkerGroup:
         self,
         calls: Callable[[int], Call],
         workers: Collection[int],
-        seconds: float | None,
-        on_losses: Callable[[Sequence[Loss], bool], None],
+        seconds: float | None = None,
+        on_losses: OnLosses | None = None,
     ) -> dict[int, Reply]:
-        """Ask each worker, and those that were lost once more. Return the replies.
+        """Send each worker a request, and wait for all. Return the replies, deaths among them.
 
-        `on_losses(losses, is_last)` is called after each attempt in which workers died or were late. It replaces them,
-        or raises; after the last attempt it must raise.
+        With `on_losses`, workers that died or were late are asked once more: `on_losses(losses, is_last)` is called
+        after each attempt that had losses. It replaces the workers, or raises.
         """
         replies: dict[int, Reply] = {}
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            replies |= self.replies(self.pool.send({worker: calls(worker) for worker in workers}), seconds)
-            workers = [worker for worker in workers if replies[worker].death is not None]
-            if not workers:
-                break
+            answered = self.replies(self.pool.send({worker: calls(worker) for worker in workers}), seconds)
+            replies |= answered
             losses = [
-                self._late.get(worker) or Loss(worker, self.pool.pid(worker), replies[worker].death)
-                for worker in workers
+                self._late.get(worker) or Loss(worker, reply.death.pid, reply.death)
+                for worker, reply in sorted(answered.items())
+                if reply.death is not None
             ]
+            if not losses or on_losses is None:
+                break
             on_losses(losses, attempt == MAX_ATTEMPTS)
+            workers = [loss.worker for loss in losses]
         return replies

@@ -107,7 +107,7 @@ def _env_error(text: str, failure: Failure, envs: tuple[int, ...], with_attribut
 def worker_died(death: Death, envs: Sequence[int], doing: str, *, advice: str = "") -> WorkerDied:
     subject = f"Worker {death.worker} ({env_names(envs)}, pid {death.pid})"
     memory = "use smaller environments, or fewer of them"
-    text = death_text(death, subject, f" during {doing}", memory=memory, advice=advice)
+    text = death_text(death, subject, doing, memory=memory, advice=advice)
     return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode, env_ids=envs)
 
 
