@@ -208,7 +208,7 @@ def kill_all(manager: EnvStateManager) -> None:
         os.kill(pool.pid(worker), signal.SIGKILL)
 
 
-def workers(manager: EnvStateManager) -> env_workers.WorkerGroup:
+def workers(manager: EnvStateManager) -> env_workers.EnvWorkers:
     assert manager._placement is not None
     assert manager._placement.workers is not None
     return manager._placement.workers
