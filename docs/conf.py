@@ -5,6 +5,7 @@ python -m sphinx -W -b html docs build/site
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))  # `extension` is a module beside this file
 os.environ["NO_COLOR"] = "1"  # pages show the help of commands
+logging.getLogger("parallel_envs").setLevel(logging.WARNING)  # not every start of a worker
 
 project = "parallel_envs"
 author = "The parallel_envs authors"
@@ -19,9 +21,9 @@ copyright = "2026, the parallel_envs authors"  # noqa: A001  # the name that Sph
 version = release = "0.1.0"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-extensions += ["sphinx_design", "extension"]
+extensions += ["sphinx_design", "sphinx_gallery.gen_gallery", "extension"]
 root_doc = "index"
-exclude_patterns = ["README.md"]
+exclude_patterns = ["tutorials"]
 html_theme = "furo"
 html_title = "parallel_envs"
 html_static_path = ["_static"]
@@ -43,3 +45,17 @@ autodoc_typehints = "none"  # the docstrings describe the arguments, and the sou
 autodoc_default_options = {"members": True}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+
+# ---- tutorials: programs that the build runs -------------------------------------------------------------------------
+
+sphinx_gallery_conf = {
+    "examples_dirs": "tutorials",
+    "gallery_dirs": "gallery",  # written by the build
+    "filename_pattern": r"/\d_",
+    "within_subsection_order": "FileNameSortKey",
+    "download_all_examples": False,
+    "show_memory": False,
+    "min_reported_time": 1e9,
+    "remove_config_comments": True,
+    "abort_on_example_error": True,
+}
