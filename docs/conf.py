@@ -55,6 +55,8 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "show_memory": False,
+    "write_computation_times": False,
+    "show_signature": False,
     "min_reported_time": 1e9,
     "remove_config_comments": True,
     "abort_on_example_error": True,
