@@ -115,9 +115,9 @@ WALKS: dict[str, tuple[str, int, Callable[[], Walk]]] = {
 def page() -> str:
     """Return the text of the page."""
     intro = """
-Each list names the files in which a call runs, in the order in which they are reached, and in each file the functions that
-are called, as a tracer saw them. Read a walk from top to bottom to follow the call. `python -m tests.docs.walks` writes this
-page, and `tests/docs/test_walks.py` compares it with the code.
+Each list names the files in which a call runs, in the order in which they are reached, and in each file the functions
+that are called, as a tracer saw them. Read a walk from top to bottom to follow the call. `python -m tests.docs.walks`
+writes this page, and `tests/docs/test_walks.py` compares it with the code.
 """
     parts = ["# Walks through the code", intro.strip()]
     for title, (text, _, walk) in WALKS.items():
