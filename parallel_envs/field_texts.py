@@ -67,7 +67,10 @@ def _texts_in(kind: type) -> dict[str, str]:
 
 def fields_of(kind: type) -> tuple[Field, ...]:
     """Return the fields of a dataclass or a pydantic model in order."""
-    texts, hints = texts_of(kind), typing.get_type_hints(kind)
+    texts, hints = texts_of(kind), dict[str, Any]()
+    for one in reversed(kind.__mro__):
+        if not one.__module__.startswith("pydantic"):  # its own annotations name what only type checkers import
+            hints |= inspect.get_annotations(one, eval_str=True)
     if dataclasses.is_dataclass(kind):
         declared: dict[str, Any] = {field.name: field for field in dataclasses.fields(kind)}
     else:
