@@ -27,6 +27,7 @@ EXTRA_OF = {
     "cpprb": "replay",
     **dict.fromkeys(("ale_py", "lbforaging", "mpe2", "mujoco"), "envs"),
     **dict.fromkeys(("Box2D", "chess", "pygame", "pymunk", "rlcard", "shimmy"), "zoo"),
+    "matplotlib": "report",
     "moviepy": "video",
     "mettagrid": "mettagrid",
     "metaworld": "metaworld",

@@ -15,8 +15,9 @@ import typer
 from parallel_envs.cli.compare import compare
 from parallel_envs.cli.doctor import doctor
 from parallel_envs.cli.evaluate import EvalCommand, evaluate
+from parallel_envs.cli.report import report
 from parallel_envs.cli.tasks import tasks
-from parallel_envs.cli.train import report, train
+from parallel_envs.cli.train import train
 from parallel_envs.commands import SuggestingGroup
 
 __all__ = ["EvalCommand", "app", "bench", "compare", "doctor", "evaluate", "main", "report", "tasks", "train"]
