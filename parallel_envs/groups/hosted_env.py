@@ -83,7 +83,18 @@ class HostedEnv:
             made = spec.factory(config)
             if self._owned is not None:
                 self._owned.claim(self._number, made)
-            self._env = _adapted(made)
+            if is_ragen_env(made):
+                made = RagenEnv(made)
+            elif "gymnasium" in sys.modules:
+                from parallel_envs.groups.gymnasium_env import adapted
+
+                made = adapted(made)
+            for name in ("reset", "step"):
+                if not callable(getattr(made, name, None)):
+                    raise TypeError(
+                        f"{_class_name(made)} has no {name}(). An environment has reset(seed, mode) and step(action)."
+                    )
+            self._env = GlobalRandomGuard(made) if getattr(made, "uses_global_random", False) else made
 
     def drop_quietly(self) -> None:
         """Close and forget the environment, and ignore what it raises. The next job makes another one."""
@@ -196,22 +207,6 @@ WORK: Mapping[Job, Callable[..., Any]] = {
     Job.MEASURE: lambda hosted, _: hosted.measure(),
 }
 """Function of each job, called with the hosted environment and the argument."""
-
-
-def _adapted(env: Any) -> Any:
-    """Return an environment with the methods of `GroupEnv`."""
-    if is_ragen_env(env):
-        env = RagenEnv(env)
-    elif "gymnasium" in sys.modules:
-        from parallel_envs.groups.gymnasium_env import adapted
-
-        env = adapted(env)
-    for name in ("reset", "step"):
-        if not callable(getattr(env, name, None)):
-            raise TypeError(
-                f"{_class_name(env)} has no {name}(). An environment has reset(seed, mode) and step(action)."
-            )
-    return GlobalRandomGuard(env) if getattr(env, "uses_global_random", False) else env
 
 
 def _copied(value: Any) -> Any:

@@ -176,9 +176,7 @@ def test_parts_that_are_missing_cost_their_share_or_all_if_rewards_are_sparse(re
 
 def test_training_and_validation_want_other_products() -> None:
     shop = shop_for(WebShopConfig())
-    train, val = (
-        {shop.wanted[number] for number in wishes_for(WebShopConfig(), training=training)} for training in (True, False)
-    )
+    train, val = ({shop.wanted[number] for number in half} for half in wishes_for(WebShopConfig()))
     assert train.isdisjoint(val)
     assert (len(train), len(val)) == (54, 6)
     assert shop is shop_for(WebShopConfig(page_size=3, reward="sparse"))  # it is made once
@@ -247,7 +245,7 @@ def test_fewer_products_and_instructions_can_be_asked_for(tmp_path: Path) -> Non
     config = replace(paths, attributes_path=None, num_products=4, limit_goals=3, val_share=0.0)
     shop = shop_for(config)
     assert [product.asin for product in shop.products] == ["A0", "A1", "A2", "A3"]
-    wishes = [shop.wishes[number].product.asin for number in wishes_for(config, training=True)]
+    wishes = [shop.wishes[number].product.asin for number in wishes_for(config)[0]]
     assert wishes == ["A0", "A1", "A2"]
 
 

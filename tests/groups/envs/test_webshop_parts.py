@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.groups.envs.webshop.env import Part, actions_on
 from parallel_envs.groups.envs.webshop.products import (
     Goal,
     Product,
@@ -113,11 +112,6 @@ def test_the_score_is_the_share_of_what_matches() -> None:
     assert score(product, {"color": "red", "size": "large"}, goal).total == pytest.approx(4 / 5)
     assert score(replace(product, price=40.5), {"color": "red"}, goal) == Score(2 / 5, 1.0, 0.5, 0.5, 0.0)
     assert score(kettle(name="teapot"), {"color": "red"}, goal).total == 0.0
-
-
-def test_a_button_that_stands_twice_is_one_action() -> None:
-    page = (Part("12", button=True), Part("size"), Part("12", button=True), Part("Search", button=True))
-    assert actions_on(page) == ("click[12]", "search[<content>]")
 
 
 @pytest.mark.parametrize(
