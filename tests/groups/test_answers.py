@@ -92,8 +92,6 @@ def test_those_that_break_are_told_and_the_others_go_on(odd: str, which: set[int
     assert_same_batch(then, [unbroken[env] for env in well])
 
 
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("env", [5, 38])
 @pytest.mark.parametrize(
     ("odd", "kind", "doing", "text"),
     [
@@ -105,8 +103,9 @@ def test_those_that_break_are_told_and_the_others_go_on(odd: str, which: set[int
     ],
 )
 def test_the_env_that_takes_its_worker_along_is_found(
-    odd: str, kind: str, doing: str, text: str, env: int, monkeypatch: pytest.MonkeyPatch
+    odd: str, kind: str, doing: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    env = 5
     monkeypatch.setattr(transport, "_SENDING_SECONDS", SOON)
     expected, after = played(many(use_multiprocessing=False), "raise", {env})
     told, then = played(many(max_workers=1, step_timeout=2.0), odd, {env})

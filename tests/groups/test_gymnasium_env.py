@@ -125,14 +125,6 @@ def test_classes_of_other_styles(kind: Callable[[], Any], word: str, states: lis
         assert manager.statuses[0].success
 
 
-@pytest.mark.parametrize("told", [("s", "2.5", False, False, {}), ("s", 1.0, "False", False, {})])
-def test_text_in_the_place_of_numbers_is_refused(told: Any) -> None:
-    env = GymnasiumEnv(type("Worded", (Own,), {"step": lambda self, action: told})())
-    env.reset(0, "train")
-    with pytest.raises(TypeError, match=r"step\(\) returned"):
-        env.step(0)
-
-
 @pytest.mark.parametrize(
     ("name", "actions", "text"),
     [

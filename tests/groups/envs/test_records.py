@@ -133,8 +133,3 @@ def test_train_and_val_share_no_key_and_lose_nothing(items: list[str], share: fl
     assert sorted([*train, *val]) == sorted(items)
     assert min(len(train), len(val)) > 0
     assert abs(len(set(val)) - share * len(set(items))) <= 1
-
-
-def test_a_key_stays_where_it_is_when_others_come() -> None:
-    fewer, more = (set(train_val_split([str(n) for n in range(top)], str, 0.1)[1]) for top in (100, 200))
-    assert len(fewer & more) >= 5

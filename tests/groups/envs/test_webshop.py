@@ -91,15 +91,6 @@ def test_pages_lead_to_one_another() -> None:
     assert env.step("click[back to search]")[0] == start
 
 
-@pytest.mark.parametrize("page_size", [4, 5])
-def test_the_last_page_of_results_leads_no_further(page_size: int) -> None:
-    env = WebShopEnv(WebShopConfig(page_size=page_size, num_results=10))
-    env.reset(0)
-    env.step("search[shirt]")
-    led = [env.step("click[next >]")[4]["action_is_valid"] for _ in range(3)]
-    assert led == ([True, True, False] if page_size == 4 else [True, False, False])
-
-
 def test_a_chosen_option_is_marked_and_can_be_changed() -> None:
     env = WebShopEnv(WebShopConfig(observation_mode="text_rich"))
     env.reset(0)
@@ -247,14 +238,6 @@ def test_fewer_products_and_instructions_can_be_asked_for(tmp_path: Path) -> Non
     assert [product.asin for product in shop.products] == ["A0", "A1", "A2", "A3"]
     wishes = [shop.wishes[number].product.asin for number in wishes_for(config)[0]]
     assert wishes == ["A0", "A1", "A2"]
-
-
-def test_of_many_instructions_the_broken_one_is_named_with_its_line(tmp_path: Path) -> None:
-    paths = files(tmp_path, instructions={"B000000001": [WANTED, WANTED, WANTED, {"instruction": "?"}]})
-    lines = Path(paths.instructions_path or "").read_text(encoding="utf-8").split("\n")
-    with pytest.raises(DataFileError, match="the field `instruction_attributes` is missing") as caught:
-        WebShopEnv(paths)
-    assert caught.value.line == lines.index('"instruction": "?"') > 20
 
 
 @pytest.mark.parametrize(

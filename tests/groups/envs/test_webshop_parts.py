@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,14 +56,6 @@ def test_the_best_come_first_and_of_equals_the_earlier(query: str, documents: li
     assert index.search(query, most) == tuple(sorted(having, key=lambda n: (-scores[n], n))[:most])
 
 
-def test_words_that_say_nothing_and_plurals_make_no_difference() -> None:
-    index = Index(columns_of(["The red kettle", "glasses for the wall", "a glass"]))
-    assert index.search("Kettles, and the RED!", 5) == (0,)
-    assert index.search("glass", 5) == (2,)
-    assert index.search("the for a", 5) == ()
-    assert np.array_equal(index.scores("kettle"), index.scores("kettles"))
-
-
 @pytest.mark.parametrize(
     ("first", "second", "likeness"),
     [
@@ -112,19 +103,6 @@ def test_the_score_is_the_share_of_what_matches() -> None:
     assert score(product, {"color": "red", "size": "large"}, goal).total == pytest.approx(4 / 5)
     assert score(replace(product, price=40.5), {"color": "red"}, goal) == Score(2 / 5, 1.0, 0.5, 0.5, 0.0)
     assert score(kettle(name="teapot"), {"color": "red"}, goal).total == 0.0
-
-
-@pytest.mark.parametrize(
-    ("bought", "worth"),
-    [
-        ({}, 1.0),
-        ({"query": "pots"}, 1.0),  # by its category and its name
-        ({"query": "pots", "product_category": "Garden"}, 1.0),  # by its name alone
-        ({"name": "copper teapot"}, 0.0),  # not a word of the name
-    ],
-)
-def test_kinds_of_products(bought: dict[str, str], worth: float) -> None:
-    assert type_score(kettle(**bought), kettle()) == worth
 
 
 def test_a_share_of_the_name_decides_where_query_and_category_differ() -> None:
