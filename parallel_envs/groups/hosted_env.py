@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,6 @@ from parallel_envs.groups.interface import (
     actions_by_name,
     check_images,
     fold_name,
-    number_or_zero,
     read_flag,
     read_outcome,
 )
@@ -150,7 +149,8 @@ class HostedEnv:
             reward += one
             update_info(step_info)
             if RAW_REWARD in step_info:
-                raw_reward += number_or_zero(step_info[RAW_REWARD])
+                with suppress(TypeError, ValueError, OverflowError):  # no number
+                    raw_reward += float(step_info[RAW_REWARD])
             if terminated or truncated:
                 del executed[len(executed) - len(list(following)) :]
                 break

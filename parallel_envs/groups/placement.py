@@ -11,8 +11,7 @@ import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,8 +31,7 @@ _log = logging.getLogger(__name__)
 _MOST_WORKERS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
+class Results(NamedTuple):
     """Results of a request, by environment: its answer in `values`, or how it broke in `failures`."""
 
     values: dict[int, Any]

@@ -129,9 +129,8 @@ def read_questions(path: str, most: int | None, skip_unanswered: bool) -> Iterat
         query = entry.text("query")
         if not answer:
             raise entry.error(f"`response` has no answer behind {MARK!r}. Mend it, or give skip_unanswered=True.")
-        kind = entry.text("type") if entry.has("type") else ""
-        original = entry.text("original_question") if entry.has("original_question") else query
-        yield Question(query, answer, response, kind, original)
+        original = entry.text_or_empty("original_question") or query
+        yield Question(query, answer, response, entry.text_or_empty("type"), original)
         num_questions += 1
         if num_questions == most:
             return

@@ -150,6 +150,9 @@ class Entry:
             raise self.error(f"`{name}` is {_shortened(found)}, where a text is wanted.")
         return found
 
+    def text_or_empty(self, name: str) -> str:
+        return self.text(name) if self.has(name) else ""
+
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the texts in a field. Raise DataFileError if it is not a list of texts."""
         found = self.field(name)
