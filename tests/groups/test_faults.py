@@ -158,19 +158,15 @@ def test_an_env_that_comes_to_another_state_in_replay_has_failed() -> None:
         assert "uses_global_random" in str(entries[0]["failure"])
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
+def test_whether_states_are_the_same() -> None:
+    for one, other, same in (
         *[({"text": "a", "images": [np.zeros(2)]}, {"text": "a", "images": [np.full(2, n)]}, n == 0) for n in (0, 1)],
         ({"text": "a"}, {"text": "a", "images": []}, False),
         (np.array([np.nan]), np.array([np.nan]), True),
-        (float("nan"), float("nan"), True),
         *[(Walk(WalkConfig(3)), Walk(WalkConfig(goal)), goal == 3) for goal in (3, 4)],
         ((1, 2), (1, 2, 3), False),
-    ],
-)
-def test_whether_states_are_the_same(one: Any, other: Any, same: bool) -> None:
-    assert placement.is_same_state(one, other) is same
+    ):
+        assert placement.is_same_state(one, other) is same
 
 
 def test_an_env_that_hangs_on_after_a_ctrl_c_is_ended_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +227,7 @@ def test_actions_of_a_class_of_the_main_script_are_replayed(tmp_path: Path) -> N
 
         register("env", Env)
         groups = {"env_groups": 1, "group_size": 4, "env_configs": {"tags": ["T"], "n_groups": [1]}}
-        manager = {"train": groups, "max_workers": 2, "context": "spawn"}
+        manager = {"train": groups, "max_workers": 2}
         rows = inputs(dict.fromkeys(range(4), ["Right"]))
         with EnvStateManager({"es_manager": manager, "custom_envs": {"T": {"env_type": "env"}}}) as manager:
             manager.reset(1)
@@ -249,7 +245,7 @@ def test_actions_of_a_class_of_the_main_script_are_replayed(tmp_path: Path) -> N
 
 # ---- while it is made, reset, replayed, sends -----------------------------------------------------------------------
 
-LATE = 3.0
+LATE = 2.0
 """As SOON, where a worker is started meanwhile."""
 
 
