@@ -16,13 +16,12 @@ import numpy as np
 from annotated_types import Ge, Interval, MinLen
 
 from parallel_envs.choices import TextMode, words
+from parallel_envs.groups.interface import Outcome
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import advice, is_one_of
 from parallel_envs.yaml_files import explain
 
 Info = dict[str, Any]
-Step = tuple[Any, float, bool, bool, Info]
-"""`(state, reward, terminated, truncated, info)`."""
 Act = tuple[float, bool, Info]
 """`(reward, terminated, info)`."""
 
@@ -116,7 +115,7 @@ class TextEnv:
         self._steps, self._is_running = 0, True
         return self._text() if self._is_text else self._picture_state()
 
-    def step(self, action: Any) -> Step:
+    def step(self, action: Any) -> Outcome:
         if not self._is_running:
             raise RuntimeError("The episode is over, or none has begun. Call reset before the next step.")
         self._steps += 1
