@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.groups.gymnasium_env import GymnasiumConfig, GymnasiumEnv, make, read_action
@@ -247,11 +245,3 @@ def test_actions_outside_the_space_are_none() -> None:
 def test_text_is_taken_as_it_is_or_in_quotes_and_without_a_space_all_of_it() -> None:
     told = [read_action(text, SPACES["text"]) for text in ("please", '"please"', "12")]
     assert (told, read_action("anything", None)) == (["please", "please", "12"], "anything")
-
-
-@settings(max_examples=40)
-@given(text=st.text() | st.recursive(st.floats() | st.text() | st.none(), st.lists).map(json.dumps))
-def test_whatever_is_written_is_an_action_of_the_space_or_none(text: str) -> None:
-    for space in SPACES.values():
-        action = read_action(text, space)
-        assert action is None or space.contains(action)

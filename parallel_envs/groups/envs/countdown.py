@@ -14,11 +14,13 @@ and memory are bounded.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -50,7 +52,7 @@ class CountdownConfig(EnvConfig):
     """How often an answer uses each number: `exactly_once`, or `at_most_once`."""
     data_path: Text | None = None
     """A file of puzzles with fields `target` and `nums`, as published for TinyZero and RAGEN: Parquet (extra `data`),
-    JSON or JSON Lines. None: puzzles are made from the seed."""
+    JSON or JSON Lines (`.jsonl`). None: puzzles are made from the seed."""
     max_instances: Count | None = None
     """How many puzzles of the file are used. None: all."""
     val_share: Share = 0.1
@@ -216,6 +218,7 @@ _MOST_NUMBERS = 100
 _MOST_DIGITS = 12
 _DEEPEST = 50
 
+_VALUE = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _TOKEN = re.compile(r"\s*([0-9]+|[-+*/()=])")
 _SIGNS = str.maketrans({"\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2212": "-"})
 
@@ -265,22 +268,16 @@ class _Reader:
         self.numbers: list[int] = []
         self.operators: set[str] = set()
 
-    def sum(self) -> Fraction:
-        value = self._product()
-        while sign := self.take("+", "-"):
+    def sum(self, signs: str = "+-") -> Fraction:
+        """Return the value of a sum, or with the signs `*/` of a product."""
+        part = self._signed if signs == "*/" else partial(self.sum, "*/")
+        value = part()
+        while sign := self.take(*signs):
             self.operators.add(sign)
-            other = self._product()
-            value = value + other if sign == "+" else value - other
-        return value
-
-    def _product(self) -> Fraction:
-        value = self._signed()
-        while sign := self.take("*", "/"):
-            self.operators.add(sign)
-            other = self._signed()
+            other = part()
             if sign == "/" and other == 0:
                 raise BadExpression("it divides by zero")
-            value = value * other if sign == "*" else value / other
+            value = _VALUE[sign](value, other)
         return value
 
     def _signed(self) -> Fraction:

@@ -25,8 +25,8 @@ class MetaMathQAConfig(EnvConfig):
     """Config of a `MetaMathQAEnv`."""
 
     data_path: Text | None = None
-    """A file in the format of MetaMathQA (`MetaMathQA-395K.json`): JSON, JSON Lines or Parquet (extra `data`). None: a
-    small set of arithmetic that comes with the package."""
+    """A file in the format of MetaMathQA (`MetaMathQA-395K.json`): JSON, JSON Lines (`.jsonl`) or Parquet (extra
+    `data`). None: a small set of arithmetic that comes with the package."""
     max_instances: Count | None = None
     """How many questions of the file are used. None: all."""
     skip_unanswered: bool = False

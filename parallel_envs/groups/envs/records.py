@@ -1,7 +1,7 @@
 """Data files: their entries, their versions, the split into train and val, and errors that name file and line.
 
-A file is JSON Lines, JSON with one array or one object of entries, or Parquet. Parquet is read with `pyarrow`, which
-the extra `data` installs; the line of an entry is then the number of its row.
+A file is JSON Lines (`.jsonl`), JSON with one array or one object of entries, or Parquet. Parquet is read with
+`pyarrow`, which the extra `data` installs; the line of an entry is then the number of its row.
 """
 
 from __future__ import annotations
