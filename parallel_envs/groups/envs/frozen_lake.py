@@ -19,6 +19,8 @@ from parallel_envs.seeding import SeedTree
 PLAYER, FROZEN, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = range(6)
 """Kinds of tiles, by number."""
 SIGNS = {PLAYER: "P", FROZEN: "_", HOLE: "O", GOAL: "G", PLAYER_IN_HOLE: "X", PLAYER_ON_GOAL: "√"}
+_KIND_OF = {"S": FROZEN, "F": FROZEN, "H": HOLE, "G": GOAL}
+_WITH_PLAYER = {FROZEN: PLAYER, HOLE: PLAYER_IN_HOLE, GOAL: PLAYER_ON_GOAL}
 ACTIONS = {1: "Left", 2: "Down", 3: "Right", 4: "Up"}
 
 
@@ -86,8 +88,13 @@ class FrozenLakeEnv(RoomEnv):
         kinds[row][column] = _WITH_PLAYER[kinds[row][column]]
         return kinds
 
-    def _stamps(self) -> Sequence[Picture]:
-        return _stamps()
+    @staticmethod
+    @cache
+    def _stamps() -> Sequence[Picture]:
+        ice, goal = plain((200, 225, 240)), with_square(plain((200, 225, 240)), (80, 170, 80), 3)
+        hole = with_disc(ice, (20, 50, 100), 7)
+        on_ice, in_hole, on_goal = (with_disc(below, (200, 80, 60), 4) for below in (ice, hole, goal))
+        return on_ice, ice, hole, goal, in_hole, on_goal
 
     def metrics(self) -> Mapping[str, float]:
         """Return the distance to the goal, in tiles."""
@@ -131,17 +138,3 @@ def can_be_crossed(frozen: np.ndarray[Any, np.dtype[np.bool_]]) -> bool:
                 reached.add(place)
                 edge.append(place)
     return (size - 1, size - 1) in reached
-
-
-# ---- drawing --------------------------------------------------------------------------------------------------------
-
-_KIND_OF = {"S": FROZEN, "F": FROZEN, "H": HOLE, "G": GOAL}
-_WITH_PLAYER = {FROZEN: PLAYER, HOLE: PLAYER_IN_HOLE, GOAL: PLAYER_ON_GOAL}
-
-
-@cache
-def _stamps() -> Sequence[Picture]:
-    ice, goal = plain((200, 225, 240)), with_square(plain((200, 225, 240)), (80, 170, 80), 3)
-    hole = with_disc(ice, (20, 50, 100), 7)
-    on_ice, in_hole, on_goal = (with_disc(below, (200, 80, 60), 4) for below in (ice, hole, goal))
-    return on_ice, ice, hole, goal, in_hole, on_goal

@@ -17,6 +17,7 @@ from parallel_envs.seeding import SeedTree
 WALL, EMPTY, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
 """Kinds of tiles, by number."""
 SIGNS = {WALL: "#", EMPTY: "_", TARGET: "O", BOX_ON_TARGET: "√", BOX: "X", PLAYER: "P", PLAYER_ON_TARGET: "S"}
+_ON_TARGET = {EMPTY: TARGET, BOX: BOX_ON_TARGET, PLAYER: PLAYER_ON_TARGET}
 ACTIONS = {1: "Up", 2: "Down", 3: "Left", 4: "Right"}
 DIM_ROOM = (6, 6)
 Side = Annotated[int, Interval(ge=3, le=50)]
@@ -150,8 +151,15 @@ class SokobanEnv(RoomEnv):
         width, signs = self.room.width, self._signs
         return "\n".join(["".join(signs[start : start + width]) for start in range(0, len(signs), width)])
 
-    def _stamps(self) -> Sequence[Picture]:
-        return _stamps()
+    @staticmethod
+    @cache
+    def _stamps() -> Sequence[Picture]:
+        floor = plain((210, 200, 180))
+        target = with_disc(floor, (200, 60, 60), 3)
+        box, box_on_target = with_square(floor, (160, 110, 50), 2), with_square(target, (90, 160, 70), 2)
+        player = with_disc(floor, (50, 90, 200), 6)
+        player_on_target = with_disc(with_disc(floor, (200, 60, 60), 7.5), (50, 90, 200), 6)
+        return plain((90, 90, 100)), floor, target, box_on_target, box, player, player_on_target
 
     def metrics(self) -> Mapping[str, float]:
         """Return the boxes on targets, and the moves of the known solution."""
@@ -293,18 +301,3 @@ def carve(height: int, width: int, generator: np.random.Generator) -> Boxes:
             if chance < _BRUSH_CHANCE and 0 < row + down < height - 1 and 0 < column + right < width - 1:
                 floor.add((row + down) * width + column + right)
     return frozenset(floor)
-
-
-# ---- drawing --------------------------------------------------------------------------------------------------------
-
-_ON_TARGET = {EMPTY: TARGET, BOX: BOX_ON_TARGET, PLAYER: PLAYER_ON_TARGET}
-
-
-@cache
-def _stamps() -> Sequence[Picture]:
-    floor = plain((210, 200, 180))
-    target = with_disc(floor, (200, 60, 60), 3)
-    box, box_on_target = with_square(floor, (160, 110, 50), 2), with_square(target, (90, 160, 70), 2)
-    player = with_disc(floor, (50, 90, 200), 6)
-    player_on_target = with_disc(with_disc(floor, (200, 60, 60), 7.5), (50, 90, 200), 6)
-    return plain((90, 90, 100)), floor, target, box_on_target, box, player, player_on_target

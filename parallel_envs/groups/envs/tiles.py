@@ -71,7 +71,8 @@ class RoomEnv(TextEnv):
         signs = self.config.grid_lookup
         return "\n".join(["".join([signs[kind] for kind in line]) for line in self._kinds()])
 
-    def _stamps(self) -> Sequence[Picture]:
+    @staticmethod
+    def _stamps() -> Sequence[Picture]:
         """Return the picture of each kind of tile."""
         raise NotImplementedError
 
