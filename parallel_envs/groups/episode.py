@@ -237,7 +237,7 @@ class Episode:
             rewards=tuple(self._rewards_and_infos[: self.state[TURNS] * 2 : 2]),
             terminated=terminated,
             truncated=truncated or (self.done and not terminated) or self.failure is not None,
-            success=self._last_success,
+            success=bool(self._success),
             failure=self.failure,
         )
 
@@ -256,16 +256,15 @@ class Episode:
         return self.spec.max_actions_per_traj - self.state[LEFT]
 
     @property
-    def _successes(self) -> list[Any]:
-        """Return `success` of each info that has one. Many environments never report it."""
-        return [info["success"] for info in self._infos if "success" in info]
-
-    @property
-    def _last_success(self) -> bool:
-        successes = self._successes
-        with contextlib.suppress(Exception):  # an array, say, which is neither True nor False
-            return bool(successes and successes[-1])
-        return False
+    def _success(self) -> bool | None:
+        """Return the last `success` of the infos; None if none has one, as in many environments."""
+        told = [info["success"] for info in self._infos if "success" in info]
+        if not told:
+            return None
+        try:
+            return bool(told[-1])
+        except Exception:  # noqa: BLE001  # user code: an array, say, which is neither True nor False
+            return False
 
     # ---- metrics ----------------------------------------------------------------------------------------------------
 
@@ -278,7 +277,7 @@ class Episode:
         """Return the metrics by name; only `failed` if the environment broke, since all others are unknown."""
         if self.failure is not None:
             return {FAILED: 1.0}
-        known = {"success": float(self._last_success)} if self._successes else {}
+        known = {} if (success := self._success) is None else {"success": float(success)}
         known["num_actions"] = float(self._num_actions)
         if raw := [info[RAW_REWARD] for info in self._infos if RAW_REWARD in info]:
             known[EPISODIC_RETURN] = float(sum(raw))
