@@ -33,7 +33,6 @@ so does `???`, Hydra's mark of a missing value. `\\${` is a plain `${`.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import logging
 import re
@@ -52,65 +51,18 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     PydanticUserError,
-    StrictBool,
     TypeAdapter,
     ValidationError,
 )
-from pydantic_core import PydanticKnownError, SchemaValidator, core_schema
 
 from parallel_envs.choices import GroupFailure, GroupMode, StartMethod, Where, words
 from parallel_envs.engine.pool import user_stacklevel
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.registry import EnvType, env_type_named, known_env_types
 from parallel_envs.spelling import advice, nearest
-from parallel_envs.yaml_files import settings_in
+from parallel_envs.yaml_files import explain, right_setting, settings_in
 
 _log = logging.getLogger(__name__)
-
-# ---- bools and numbers ----------------------------------------------------------------------------------------------
-# Bools are not accepted as numbers, nor "yes" and "8" as bools and whole numbers. 1.0 is a whole number. A fraction may
-# be a text, because YAML reads `1e-3` as one.
-
-
-def _refuse_bool_and_text(value: Any) -> Any:
-    if isinstance(value, bool | str):
-        raise PydanticKnownError("int_type")
-    return value
-
-
-def _refuse_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise PydanticKnownError("float_type")
-    return value
-
-
-Flag = StrictBool
-Count = Annotated[PositiveInt, BeforeValidator(_refuse_bool_and_text)]
-CountFromZero = Annotated[NonNegativeInt, BeforeValidator(_refuse_bool_and_text)]
-Number = Annotated[FiniteFloat, BeforeValidator(_refuse_bool)]
-Seconds = Annotated[PositiveFloat, BeforeValidator(_refuse_bool)]
-
-
-_LEFT_ALONE = {"default", "metadata", "serialization", "keys_schema"}
-"""Parts of a schema that describe no value, and keys, which JSON has as texts only."""
-
-
-def _with_checks(schema: Any) -> Any:
-    """Return a pydantic schema, and all schemas within it, with the checks of bools and numbers."""
-    if isinstance(schema, list | tuple):
-        return type(schema)(map(_with_checks, schema))
-    if not isinstance(schema, dict):
-        return schema
-    inner = {name: part if name in _LEFT_ALONE else _with_checks(part) for name, part in schema.items()}
-    match schema.get("type"):
-        case "bool":
-            return {**inner, "strict": True}
-        case "int":
-            return core_schema.no_info_before_validator_function(_refuse_bool_and_text, inner)
-        case "float":
-            return core_schema.no_info_before_validator_function(_refuse_bool, inner)
-    return inner
-
 
 # ---- blocks ---------------------------------------------------------------------------------------------------------
 
@@ -123,15 +75,15 @@ class EnvConfigs(_Block):
     """The tags of a mode, in order, and the number of groups of each."""
 
     tags: list[str]
-    n_groups: list[Count] | None = None
+    n_groups: list[PositiveInt] | None = None
     """The groups of each tag. None: the `env_groups` are split evenly."""
 
 
 class ModeBlock(_Block):
     """The groups of a mode. The numbers of `n_groups` add up to `env_groups`."""
 
-    env_groups: Count
-    group_size: Count
+    env_groups: PositiveInt
+    group_size: PositiveInt
     """Environments in a group. They begin with the same seed."""
     env_configs: EnvConfigs
 
@@ -145,19 +97,19 @@ class ModeBlock(_Block):
 class ManagerBlock(_Block):
     """The block `es_manager`."""
 
-    use_multiprocessing: Flag = True
+    use_multiprocessing: bool = True
     """Environments live in worker processes. False: in the caller."""
-    max_workers: Count | None = None
+    max_workers: PositiveInt | None = None
     """The most worker processes. None: as many as there are cores, but at most 8."""
     sequential_env_types: list[str] = []
     """Types of environments that live in the caller in any case."""
-    format_penalty: Number = -0.1
+    format_penalty: FiniteFloat = -0.1
     """Added to an entry's penalty by each turn without an action, or with an invalid one. Negative to punish."""
-    step_timeout: Seconds | None = 300.0
+    step_timeout: PositiveFloat | None = 300.0
     """Seconds that an environment in a worker may take for the actions of a turn. None: no limit."""
-    reset_timeout: Seconds | None = 600.0
+    reset_timeout: PositiveFloat | None = 600.0
     """Seconds that it may take to begin an episode."""
-    start_timeout: Seconds | None = 600.0
+    start_timeout: PositiveFloat | None = 600.0
     """Seconds that its construction may take: to load its data, for instance."""
     context: StartMethod | None = None
     """The start method of worker processes. None: the quickest safe one."""
@@ -171,30 +123,30 @@ class TagBlock(_Block):
     """A block of `custom_envs`: a type of environment, and how it is used."""
 
     env_type: str
-    max_actions_per_traj: Count = 10
+    max_actions_per_traj: PositiveInt = 10
     """Actions in an episode: an episode that has used them up is truncated."""
     env_instruction: str = ""
     """Beginning of a prompt. Passed on in `EnvStateManager.envs`."""
-    max_tokens: Count | None = None
+    max_tokens: PositiveInt | None = None
     """The longest answer. Passed on likewise."""
-    env_config: dict[str, Any] | None = None
+    env_config: Mapping[str, Any] | None = None
     """The config of the environment."""
     where: Where = "auto"
     """`process`; `caller`; `both`, if no other environments need processes: the caller is one of the `max_workers`, and
     steps its share while it would wait for the others (without deadlines: it cannot be interrupted); or `auto`: the
     best place for its type, a process if nothing is known of it."""
-    parallel_friendly: Flag = False
+    parallel_friendly: bool = False
     """Its environments spend their time waiting (for a server, a disk) and may be stepped at once by threads, within
     their worker processes."""
-    max_workers: Count | None = None
+    max_workers: PositiveInt | None = None
     """With `parallel_friendly`, the most threads in a worker. None: one for each environment."""
 
 
 class SeedBlock(_Block):
     """The seed of each mode."""
 
-    train: CountFromZero | None = None
-    val: CountFromZero | None = None
+    train: NonNegativeInt | None = None
+    val: NonNegativeInt | None = None
 
 
 Seed = Annotated[
@@ -225,32 +177,6 @@ class GroupsSettings(_Block):
         """Return the seed of a mode, or None for a random one."""
         seed: int | None = getattr(self.seed, mode)
         return 123 if seed is None and mode == "val" else seed
-
-
-# ---- defaults -------------------------------------------------------------------------------------------------------
-
-_DEFAULT_TAG = "CoordSokoban"
-DEFAULT_CUSTOM_ENVS: Mapping[str, Any] = {
-    _DEFAULT_TAG: {
-        "env_type": "sokoban",
-        "max_actions_per_traj": 10,
-        "env_instruction": "You are solving the Sokoban puzzle. You are the player and push all boxes onto targets.",
-        "max_tokens": 100,
-        "env_config": {"observation_format": "grid_coord", "dim_room": [6, 6], "num_boxes": 1, "max_steps": 100},
-    }
-}
-DEFAULT_MODES: Mapping[str, Any] = {
-    "train": {"env_groups": 8, "group_size": 16, "env_configs": {"tags": [_DEFAULT_TAG], "n_groups": [8]}},
-    "val": {"env_groups": 32, "group_size": 16, "env_configs": {"tags": [_DEFAULT_TAG], "n_groups": [32]}},
-}
-
-
-def with_default_groups(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with the default groups, if it has no groups in `es_manager` and no `custom_envs`."""
-    block = content.get("es_manager")
-    if "custom_envs" in content or not isinstance(block, Mapping) or DEFAULT_MODES.keys() & block.keys():
-        return dict(content)
-    return copy.deepcopy({**content, "custom_envs": DEFAULT_CUSTOM_ENVS, "es_manager": {**block, **DEFAULT_MODES}})
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -285,16 +211,21 @@ _PLACES: dict[str | None, str] = {
     for name in block.model_fields
 }
 """Where each field stands."""
+_DEFAULT_ENVS: Mapping[str, Any] = {
+    "CoordSokoban": {
+        "env_type": "sokoban",
+        "max_actions_per_traj": 10,
+        "env_instruction": "You are solving the Sokoban puzzle. You are the player and push all boxes onto targets.",
+        "max_tokens": 100,
+        "env_config": {"observation_format": "grid_coord", "dim_room": [6, 6], "num_boxes": 1, "max_steps": 100},
+    }
+}
+_DEFAULT_GROUPS = {
+    mode: {"env_groups": number, "group_size": 16, "env_configs": {"tags": ["CoordSokoban"], "n_groups": [number]}}
+    for mode, number in (("train", 8), ("val", 32))
+}
 _OF_OTHERS = ("train", "val", "tags", "context", "where")
 """Fields that other parts of a larger file may have at the top, too."""
-_BLOCKS: dict[tuple[str, int], type[BaseModel]] = {
-    ("es_manager", 2): ManagerBlock,
-    ("es_manager", 3): ModeBlock,
-    ("es_manager", 4): EnvConfigs,
-    ("custom_envs", 3): TagBlock,
-    ("seed", 2): SeedBlock,
-}
-"""Blocks by the first name and the length of the paths of their fields."""
 
 
 def _validated(content: Mapping[str, Any], source: str, missing_files: Sequence[str]) -> GroupsSettings:
@@ -312,44 +243,29 @@ def _validated(content: Mapping[str, Any], source: str, missing_files: Sequence[
         ours = {key: _read_block(content, key) for key in ("es_manager", "seed") if key in content}
         if "custom_envs" in content:
             ours["custom_envs"] = _read_tags(content, ours.get("es_manager"))
-        return GroupsSettings.model_validate(with_default_groups(ours))
+        manager = ours.get("es_manager")
+        if "custom_envs" not in content and isinstance(manager, Mapping) and not {"train", "val"} & manager.keys():
+            ours |= {"custom_envs": _DEFAULT_ENVS, "es_manager": {**manager, **_DEFAULT_GROUPS}}
+        return GroupsSettings.model_validate(ours)
     except ValidationError as error:
-        text = f"In {source}:{_mistakes(error)}"
+        text = "\n  ".join([f"In {source}:", *(explain(one, _right) for one in error.errors())])
     except BadSettings as error:
         text = f"In {source}:\n  {error}"
     files = ", ".join(f"{name}.yaml" for name in missing_files)
     raise BadSettings(text + (f"\n  Its `defaults` name files that are not beside it: {files}." if files else ""))
 
 
-def _mistakes(error: ValidationError) -> str:
-    """Return a line for each mistake that pydantic found in the blocks or in the config of an environment."""
-    lines = []
-    for mistake in error.errors():
-        path, kind, value = mistake["loc"], mistake["type"], mistake["input"]
-        name = ".".join(map(str, path))
-        if kind == "extra_forbidden":
-            key, known = str(path[-1]), _BLOCKS[str(path[0]), len(path)].model_fields
-            line = f"`{name}` is unknown. "
-            if (right := _PLACES.get(key)) is not None:
-                line += f"It stands elsewhere: write it as `{right}`."
-            else:
-                line += advice(key, known)
-                if path[0] == "custom_envs":
-                    block = ".".join(map(str, path[:-1]))
-                    line += f" What the environment is made with stands in `{block}.env_config`."
-        elif kind == "missing":
-            line = f"`{name}` is missing."
-        elif kind == "literal_error":
-            known_words = re.findall("'(.*?)'", mistake["ctx"]["expected"])
-            line = f"`{name}: {value!r}` is unknown. {advice(value, known_words)}"
-        else:
-            text = re.sub("^Value error, | or instance of [A-Za-z]+", "", mistake["msg"])
-            text = text if text.endswith((".", "?")) else f"{text}."
-            if kind == "dict_type" and isinstance(value, list):
-                text += f" Did you mean `{dict(enumerate(value))}`?"
-            line = f"`{name}: {value!r}`: {text}" if name else text
-        lines.append(f"\n  {line}")
-    return "".join(lines)
+def _right(path: str) -> str:
+    """Return advice for an unknown setting of a block."""
+    block, _, word = path.rpartition(".")
+    blocks: tuple[type[BaseModel], ...] = (ManagerBlock, ModeBlock, EnvConfigs)
+    if (first := block.partition(".")[0]) != "es_manager":
+        blocks = (SeedBlock,) if first == "seed" else (TagBlock,)
+    known = blocks[min(block.count("."), len(blocks) - 1)].model_fields
+    places = {str(name): f"`{place}`" for name, place in _PLACES.items() if name not in known}
+    is_of_env = first == "custom_envs" and word not in places
+    within = f" What the environment is made with stands in `{block}.env_config`." if is_of_env else ""
+    return right_setting(word, known, places) + within
 
 
 def _read_block(content: Mapping[str, Any], *path: str) -> Any:
@@ -457,14 +373,14 @@ def read_env_config(tag: str, block: TagBlock) -> tuple[EnvType, Any]:
         raise BadSettings(f"`{where}.env_config.{name}` is unknown. {meant}")
     try:
         try:
-            schema = TypeAdapter(env_type.config).core_schema
+            return env_type, TypeAdapter(env_type.config).validate_python(given)
         except (PydanticUserError, NameError):  # it has a field of a type of the user's own
             return env_type, env_type.config(**given)
-        return env_type, SchemaValidator(_with_checks(schema)).validate_python(given)
     except ValidationError as error:
-        raise BadSettings(f"In `{where}.env_config`:{_mistakes(error)}") from None
+        mistakes = [explain(one, str, f"{where}.env_config") for one in error.errors()]
+        raise BadSettings("\n  ".join(mistakes)) from None
     except (ValueError, TypeError) as error:  # the config's own check of itself
-        raise BadSettings(f"In `{where}.env_config`: {error}") from None
+        raise BadSettings(f"`{where}.env_config`: {error}") from None
 
 
 def _unknown_fields(block: TagBlock) -> list[str]:
@@ -544,41 +460,36 @@ def _resolved(content: Mapping[str, Any], value: Any, path: tuple[Any, ...], ste
         return [_resolved(content, one, (*path, place), steps) for place, one in enumerate(value)]
     if not isinstance(value, str):
         return value
-    where = ".".join(map(str, path))
+
+    def mistake(what: str) -> BadSettings:
+        return BadSettings(
+            f"`{'.'.join(map(str, path))}: {value}`: the interpolation {what}. Write the value itself, or resolve the "
+            "configuration with OmegaConf and give the result; a plain `${` is written `\\${`."
+        )
+
+    def found(name: str) -> Any:
+        """Return the value of the name in an interpolation."""
+        if not _NAME.fullmatch(name):
+            raise mistake("is more than the name of another value")
+        dots = len(name) - len(name.lstrip("."))
+        target = [*(path[: len(path) - dots] if dots else ()), *name.lstrip(".").split(".")]
+        one: Any = content
+        for part in target:
+            if isinstance(one, list) and str(part).isdecimal() and int(part) < len(one):
+                one = one[int(part)]
+            elif isinstance(one, Mapping) and part in one:
+                one = one[part]
+            else:
+                raise mistake(f"names `{'.'.join(map(str, target))}`, which is not there")
+        if steps == _MOST_STEPS:
+            raise mistake("leads in a circle")
+        return _resolved(content, one, tuple(target), steps + 1)
+
     if value == "???":
-        raise BadSettings(f"`{where}: ???`: the value is still to be given. Give one.")
-    if "${" not in value:
-        return value
+        raise BadSettings(f"`{'.'.join(map(str, path))}: ???`: the value is still to be given. Give one.")
     if whole := _INTERPOLATION.fullmatch(value):
-        return _interpolated(content, whole[1], path, value, steps)
-    text = _INTERPOLATION.sub(lambda found: str(_interpolated(content, found[1], path, value, steps)), value)
+        return found(whole[1].strip())
+    text = _INTERPOLATION.sub(lambda one: str(found(one[1].strip())), value)
     if re.search(r"(?<!\\)\$\{", text):
-        raise _unresolved(where, value, "is more than the name of another value")
+        raise mistake("is more than the name of another value")
     return text.replace("\\${", "${")
-
-
-def _interpolated(content: Mapping[str, Any], name: str, path: tuple[Any, ...], text: str, steps: int) -> Any:
-    """Return the value of the name in an interpolation at `path`, which is part of `text`."""
-    where, name = ".".join(map(str, path)), name.strip()
-    if not _NAME.fullmatch(name):
-        raise _unresolved(where, text, "is more than the name of another value")
-    dots = len(name) - len(name.lstrip("."))
-    target = [*(path[: len(path) - dots] if dots else ()), *name.lstrip(".").split(".")]
-    found: Any = content
-    for part in target:
-        if isinstance(found, list) and str(part).isdecimal() and int(part) < len(found):
-            found = found[int(part)]
-        elif isinstance(found, Mapping) and part in found:
-            found = found[part]
-        else:
-            raise _unresolved(where, text, f"names `{'.'.join(map(str, target))}`, which is not there")
-    if steps == _MOST_STEPS:
-        raise _unresolved(where, text, "leads in a circle")
-    return _resolved(content, found, tuple(target), steps + 1)
-
-
-def _unresolved(where: str, text: str, what: str) -> BadSettings:
-    return BadSettings(
-        f"`{where}: {text}`: the interpolation {what}. Write the value itself, or resolve the configuration with "
-        "OmegaConf and give the result; a plain `${` is written `\\${`."
-    )

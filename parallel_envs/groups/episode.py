@@ -43,7 +43,13 @@ def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, dict[int
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise BadTurn(f"step() was given a {type(given).__name__}. Give a list of dicts with {_LISTED}.")
     turns, rows, num_envs = Turns(), dict[int, Given](), len(episodes)
-    for position, one in enumerate(given):
+
+    position = 0
+
+    def mistake(text: str) -> BadTurn:
+        return BadTurn(f"Input {position} {text}", position=position)
+
+    for position, one in enumerate(given):  # noqa: B007  # `mistake` uses it
         try:
             row = env, _, _, actions = _fields_of(one)
         except (KeyError, TypeError, IndexError):
@@ -52,31 +58,26 @@ def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, dict[int
                 name = next((name for name in _FIELDS if name not in one), "env_id")
                 close = nearest(name, [str(key) for key in one if key not in _FIELDS])
                 what = f"has no `{name}`" + (f". It has `{close}`" if close else "")
-            raise BadTurn(f"Input {position} {what}. Give a dict with {_LISTED}.", position=position) from None
+            raise mistake(f"{what}. Give a dict with {_LISTED}.") from None
         if type(env) is not int:
             if isinstance(env, bool) or not hasattr(env, "__index__"):
-                raise BadTurn(f"Input {position} has env_id={env!r}, which is no whole number.", position=position)
+                raise mistake(f"has env_id={env!r}, which is no whole number.")
             env = int(env)
         if not 0 <= env < num_envs:
-            why = f"Input {position} is for env {env}, and there are envs 0 to {num_envs - 1}."
-            raise BadTurn(why, position=position)
-        episode = episodes[env]
-        if not episode.state[ALLOWANCE]:
-            if episode.failure is not None:
-                why = f"which has failed. Leave out entries with a `failure`. ({episode.failure})"
-            else:
-                why = "whose episode is over. Give inputs for the entries that step() returned last."
-            raise BadTurn(f"Input {position} is for env {env}, {why}", position=position)
+            raise mistake(f"is for env {env}, and there are envs 0 to {num_envs - 1}.")
+        if not episodes[env].state[ALLOWANCE]:
+            why = "whose episode is over. Give inputs for the entries that step() returned last."
+            if (failure := episodes[env].failure) is not None:
+                why = f"which has failed. Leave out entries with a `failure`. ({failure})"
+            raise mistake(f"is for env {env}, {why}")
         if env in turns:
-            why = f"Input {position} is a second one for env {env}. Give each environment one, with all its actions."
-            raise BadTurn(why, position=position)
+            raise mistake(f"is a second one for env {env}. Give each environment one, with all its actions.")
         if type(actions) is not list or not _STR.issuperset(map(type, actions)):
             is_list = not isinstance(actions, str) and isinstance(actions, Sequence)
             if not is_list or not all(isinstance(action, str) for action in actions):
-                raise BadTurn(
-                    f"Input {position} (env {env}) has actions={actions!r}. Give a list of strings: names in "
-                    "action_lookup, or free text; an empty list if there are none.",
-                    position=position,
+                raise mistake(
+                    f"(env {env}) has actions={actions!r}. Give a list of strings: names in action_lookup, or free "
+                    "text; an empty list if there are none."
                 )
             # NumPy's strings are strings too, and slow on their way to a worker.
             actions = [str.__str__(action) for action in actions]
@@ -236,7 +237,7 @@ class Episode:
             rewards=tuple(self._rewards_and_infos[: self.state[TURNS] * 2 : 2]),
             terminated=terminated,
             truncated=truncated or (self.done and not terminated) or self.failure is not None,
-            success=self._last_success,
+            success=bool(self._success),
             failure=self.failure,
         )
 
@@ -255,16 +256,15 @@ class Episode:
         return self.spec.max_actions_per_traj - self.state[LEFT]
 
     @property
-    def _successes(self) -> list[Any]:
-        """Return `success` of each info that has one. Many environments never report it."""
-        return [info["success"] for info in self._infos if "success" in info]
-
-    @property
-    def _last_success(self) -> bool:
-        successes = self._successes
-        with contextlib.suppress(Exception):  # an array, say, which is neither True nor False
-            return bool(successes and successes[-1])
-        return False
+    def _success(self) -> bool | None:
+        """Return the last `success` of the infos; None if none has one, as in many environments."""
+        told = [info["success"] for info in self._infos if "success" in info]
+        if not told:
+            return None
+        try:
+            return bool(told[-1])
+        except Exception:  # noqa: BLE001  # user code: an array, say, which is neither True nor False
+            return False
 
     # ---- metrics ----------------------------------------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ class Episode:
         """Return the metrics by name; only `failed` if the environment broke, since all others are unknown."""
         if self.failure is not None:
             return {FAILED: 1.0}
-        known = {"success": float(self._last_success)} if self._successes else {}
+        known = {} if (success := self._success) is None else {"success": float(success)}
         known["num_actions"] = float(self._num_actions)
         if raw := [info[RAW_REWARD] for info in self._infos if RAW_REWARD in info]:
             known[EPISODIC_RETURN] = float(sum(raw))

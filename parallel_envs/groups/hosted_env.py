@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,6 @@ from parallel_envs.groups.interface import (
     actions_by_name,
     check_images,
     fold_name,
-    number_or_zero,
     read_flag,
     read_outcome,
 )
@@ -83,7 +82,18 @@ class HostedEnv:
             made = spec.factory(config)
             if self._owned is not None:
                 self._owned.claim(self._number, made)
-            self._env = _adapted(made)
+            if is_ragen_env(made):
+                made = RagenEnv(made)
+            elif "gymnasium" in sys.modules:
+                from parallel_envs.groups.gymnasium_env import adapted
+
+                made = adapted(made)
+            for name in ("reset", "step"):
+                if not callable(getattr(made, name, None)):
+                    raise TypeError(
+                        f"{_class_name(made)} has no {name}(). An environment has reset(seed, mode) and step(action)."
+                    )
+            self._env = GlobalRandomGuard(made) if getattr(made, "uses_global_random", False) else made
 
     def drop_quietly(self) -> None:
         """Close and forget the environment, and ignore what it raises. The next job makes another one."""
@@ -139,7 +149,8 @@ class HostedEnv:
             reward += one
             update_info(step_info)
             if RAW_REWARD in step_info:
-                raw_reward += number_or_zero(step_info[RAW_REWARD])
+                with suppress(TypeError, ValueError, OverflowError):  # no number
+                    raw_reward += float(step_info[RAW_REWARD])
             if terminated or truncated:
                 del executed[len(executed) - len(list(following)) :]
                 break
@@ -196,22 +207,6 @@ WORK: Mapping[Job, Callable[..., Any]] = {
     Job.MEASURE: lambda hosted, _: hosted.measure(),
 }
 """Function of each job, called with the hosted environment and the argument."""
-
-
-def _adapted(env: Any) -> Any:
-    """Return an environment with the methods of `GroupEnv`."""
-    if is_ragen_env(env):
-        env = RagenEnv(env)
-    elif "gymnasium" in sys.modules:
-        from parallel_envs.groups.gymnasium_env import adapted
-
-        env = adapted(env)
-    for name in ("reset", "step"):
-        if not callable(getattr(env, name, None)):
-            raise TypeError(
-                f"{_class_name(env)} has no {name}(). An environment has reset(seed, mode) and step(action)."
-            )
-    return GlobalRandomGuard(env) if getattr(env, "uses_global_random", False) else env
 
 
 def _copied(value: Any) -> Any:

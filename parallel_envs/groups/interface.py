@@ -107,14 +107,6 @@ def read_flag(value: Any, name: str = "terminated or truncated") -> bool:
     return bool(value)
 
 
-def number_or_zero(value: Any) -> float:
-    """Return a value of an info as a float, or 0.0 if it is not a number."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return 0.0
-
-
 def check_images(state: Any) -> None:
     """Raise TypeError if a state has `images` that are not a list of uint8 pictures."""
     match state:

@@ -10,8 +10,8 @@ histories, statuses, actions ── in the caller (`episode`)
 environments ───────────────── in workers (`placement`, `env_workers`, `env_host`), or in the caller, where that is
                                quicker
 
-A turn: `inputs` reads the actions, `placement` sends them to workers and to the caller's own `env_host`, and `episode`
-records the results while other environments still play.
+A turn: `episode` reads the inputs, `placement` sends the actions to workers and to the caller's own `env_host`, and
+`episode` records the results while other environments still play.
 """
 
 from __future__ import annotations

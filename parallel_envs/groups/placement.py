@@ -7,12 +7,12 @@ first brings it there by replay, and checks that it comes to the state that was 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,7 @@ _log = logging.getLogger(__name__)
 _MOST_WORKERS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
+class Results(NamedTuple):
     """Results of a request, by environment: its answer in `values`, or how it broke in `failures`."""
 
     values: dict[int, Any]
@@ -160,10 +159,9 @@ def assign_workers(env_types: Mapping[int, str], num_workers: int) -> dict[int, 
     """
     order = sorted(env_types, key=lambda env: (env_types[env], env))
     worker_of: dict[int, int] = {}
-    for env_type in sorted(set(env_types.values())):
-        positions = [position for position, env in enumerate(order) if env_types[env] == env_type]
-        workers = [position * num_workers // len(order) for position in positions]
-        counts = Counter(workers)
+    for _, own in itertools.groupby(range(len(order)), key=lambda position: env_types[order[position]]):
+        positions = list(own)
+        counts = Counter(position * num_workers // len(order) for position in positions)
         dealt = sorted(((turn + 0.5) / counts[one], one) for one in counts for turn in range(counts[one]))
         worker_of |= {order[position]: worker for position, (_, worker) in zip(positions, dealt, strict=True)}
     return worker_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
+import pkgutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from parallel_envs.groups.config import GroupsSettings
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class EnvType:
     """A type of environment.
 
@@ -46,31 +46,25 @@ class EnvType:
     where: Where = "process"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ImportPath:
     """The factory `package.module:name`, imported in the process that calls it, at its first call."""
 
     path: str
 
     def __call__(self, config: Any) -> Any:
-        return self.found()(config)
-
-    def found(self) -> Any:
-        """Return the object at the path."""
-        module, _, name = self.path.partition(":")
-        return getattr(importlib.import_module(module), name)
+        return pkgutil.resolve_name(self.path)(config)
 
 
-_ENVS = "parallel_envs.groups.envs"
-# By name: the module, the class, the class of its config, where it lives.
+# By name: the module, the factory and the class of its config in it, where its environments live.
 _INCLUDED: dict[str, tuple[str, str, str, Where]] = {
-    "bandit": (f"{_ENVS}.bandit", "BanditEnv", "BanditConfig", "caller"),
-    "countdown": (f"{_ENVS}.countdown", "CountdownEnv", "CountdownConfig", "caller"),
-    "frozen_lake": (f"{_ENVS}.frozen_lake", "FrozenLakeEnv", "FrozenLakeConfig", "caller"),
-    "gymnasium": ("parallel_envs.groups.gymnasium_env", "make", "GymnasiumConfig", "process"),
-    "metamathqa": (f"{_ENVS}.metamathqa", "MetaMathQAEnv", "MetaMathQAConfig", "caller"),
-    "sokoban": (f"{_ENVS}.sokoban", "SokobanEnv", "SokobanConfig", "both"),
-    "webshop": (f"{_ENVS}.webshop", "WebShopEnv", "WebShopConfig", "process"),
+    "bandit": ("envs.bandit", "BanditEnv", "BanditConfig", "caller"),
+    "countdown": ("envs.countdown", "CountdownEnv", "CountdownConfig", "caller"),
+    "frozen_lake": ("envs.frozen_lake", "FrozenLakeEnv", "FrozenLakeConfig", "caller"),
+    "gymnasium": ("gymnasium_env", "make", "GymnasiumConfig", "process"),
+    "metamathqa": ("envs.metamathqa", "MetaMathQAEnv", "MetaMathQAConfig", "caller"),
+    "sokoban": ("envs.sokoban", "SokobanEnv", "SokobanConfig", "both"),
+    "webshop": ("envs.webshop", "WebShopEnv", "WebShopConfig", "process"),
 }
 _registered: dict[str, EnvType] = {}
 
@@ -81,18 +75,15 @@ def register(env_type: str, factory: Callable[[Any], Any], config: Any = None, *
 
     `light`: its steps take so little time that it is best stepped in the caller.
     """
-    if not (env_type and str(env_type) == env_type):
-        raise BadSettings(f"env_type={env_type!r} is not a name. Register environments under a word.")
-    if env_type in _INCLUDED:
-        raise BadSettings(f"env_type={env_type!r} comes with this package. Register yours under another name.")
     is_config = config is None or (isinstance(config, type) and dataclasses.is_dataclass(config))
     for name, value, fits, wanted in (
+        ("env_type", env_type, str(env_type) == env_type != "", "a word"),
+        ("env_type", env_type, env_type not in _INCLUDED, "another name: this one comes with the package"),
         ("factory", factory, callable(factory), "a class or a function that takes the config"),
         ("config", config, is_config, "a frozen dataclass (the class, not an object), or None"),
-        ("light", light, isinstance(light, bool), "True or False"),
     ):
         if not fits:
-            raise BadSettings(f"{name}={value!r} of {env_type!r} does not fit. Give {wanted}.")
+            raise BadSettings(f"{name}={value!r} cannot be registered. Give {wanted}.")
     _registered[env_type] = EnvType(env_type, factory, config, "caller" if light else "process")
 
 
@@ -108,7 +99,8 @@ def env_type_named(name: str) -> EnvType:
     if name not in _INCLUDED:
         raise BadSettings(f"env_type={name!r} is unknown. {advice(name, known_env_types())}")
     module, factory, config, where = _INCLUDED[name]
-    return EnvType(name, ImportPath(f"{module}:{factory}"), ImportPath(f"{module}:{config}").found(), where)
+    path = f"parallel_envs.groups.{module}"
+    return EnvType(name, ImportPath(f"{path}:{factory}"), pkgutil.resolve_name(f"{path}:{config}"), where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +121,10 @@ class EnvSpec:
     max_actions_per_traj: int
     env_instruction: str
     max_tokens: int | None
+
+
+_OF_TAG = ("env_type", "max_actions_per_traj", "env_instruction", "max_tokens")
+"""Attributes of an `EnvSpec` that are fields of its block in `custom_envs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,30 +148,20 @@ def read_env_specs(settings: GroupsSettings, mode: str) -> EnvSpecs:
         env_type, config = read_env_config(tag, of_tag)
         if (sample := getattr(config, "sample_data", None)) is not None:
             _warn_once(env_type.name, sample)
-        threads = (of_tag.max_workers or num_envs) if of_tag.parallel_friendly else 1
+        threads, usual = 1, env_type.where
+        if of_tag.parallel_friendly:
+            threads, usual = of_tag.max_workers or num_envs, "process"
+            if of_tag.where == "both":
+                raise BadSettings(
+                    f"`custom_envs.{tag}` is parallel_friendly and lives in both places. In the caller environments "
+                    "wait one after the other: leave out `where: both`, or parallel_friendly."
+                )
         tag_specs[tag] = TagSpec(tag, env_type.factory, config, threads, of_tag.max_actions_per_traj)
-        if of_tag.parallel_friendly and of_tag.where == "both":
-            raise BadSettings(
-                f"`custom_envs.{tag}` is parallel_friendly and lives in both places. In the caller environments wait "
-                "one after the other: leave out `where: both`, or parallel_friendly."
-            )
-        usual = "process" if of_tag.parallel_friendly else env_type.where
-        where[tag] = usual if of_tag.where == "auto" else of_tag.where
-        if of_tag.env_type in settings.es_manager.sequential_env_types:
-            where[tag] = "caller"
-        envs += [
-            EnvSpec(
-                env_id=env_id,
-                group_id=env_id // block.group_size,
-                tag=tag,
-                env_type=of_tag.env_type,
-                config=config,
-                max_actions_per_traj=of_tag.max_actions_per_traj,
-                env_instruction=of_tag.env_instruction,
-                max_tokens=of_tag.max_tokens,
-            )
-            for env_id in range(len(envs), len(envs) + num_envs)
-        ]
+        is_sequential = of_tag.env_type in settings.es_manager.sequential_env_types
+        where[tag] = "caller" if is_sequential else usual if of_tag.where == "auto" else of_tag.where
+        shared = {"tag": tag, "config": config, **{name: getattr(of_tag, name) for name in _OF_TAG}}
+        for env_id in range(len(envs), len(envs) + num_envs):
+            envs.append(EnvSpec(env_id=env_id, group_id=env_id // block.group_size, **shared))
     return EnvSpecs(tuple(envs), tag_specs, block.group_size, where)
 
 

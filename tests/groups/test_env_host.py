@@ -47,10 +47,10 @@ class Locked(Walk):  # cannot be made while there is a lock
 def test_an_env_that_could_not_be_made_for_a_mere_question_is_made_and_replayed_for_the_next(
     killed: bool, tmp_path: Path
 ) -> None:
-    lock = tmp_path / "lock"
+    lock, left = tmp_path / "lock", inputs({0: ["left"], 1: ["left"]})
     with of_kind(Locked, lock) as manager:
         manager.reset(seed=1)
-        manager.step(inputs({0: ["left"], 1: ["left"]}))
+        manager.step(left)
         if killed:
             kill_all(manager)
         else:
@@ -59,8 +59,7 @@ def test_an_env_that_could_not_be_made_for_a_mere_question_is_made_and_replayed_
         with pytest.raises(OSError, match="during its construction: the data is locked"):
             manager.render()
         lock.unlink()
-        entries = manager.step(inputs({0: ["left"], 1: ["left"]}))
-        assert [len(entry["history"][-1]["state"].split()) for entry in entries] == [3, 3]
+        assert [len(entry["history"][-1]["state"].split()) for entry in manager.step(left)] == [3, 3]
 
 
 class Reusing(Walk):  # writes each state into the same array
@@ -110,23 +109,18 @@ class Stubborn(Walk):  # breaks in a jump, and ends the process that closes it
         raise SystemExit(3)
 
 
-@pytest.mark.parametrize(
-    ("kind", "in_workers", "doing", "text"),
-    [
+def test_an_exit_at_the_end_or_in_pickling_is_at_most_a_failure_of_that_env() -> None:
+    for kind, in_workers, doing, text in (
         (Stubborn, True, "its turn", "returned a NoneType"),
         (Stubborn, False, "its turn", "returned a NoneType"),
         (Ending, True, "sending its answer", "SystemExit"),
-    ],
-)
-def test_an_exit_at_the_end_or_in_pickling_is_at_most_a_failure_of_that_env(
-    kind: type[Walk], in_workers: bool, doing: str, text: str
-) -> None:
-    with of_kind(kind, use_multiprocessing=in_workers) as manager:
-        manager.reset(seed=1)
-        broken, well = manager.step(inputs({0: ["jump"], 1: ["left"]}))
-        assert (broken["failure"].kind, broken["failure"].doing) == ("error", doing)
-        assert text in str(broken["failure"])
-        assert "failure" not in well
+    ):
+        with of_kind(kind, use_multiprocessing=in_workers) as manager:
+            manager.reset(seed=1)
+            broken, well = manager.step(inputs({0: ["jump"], 1: ["left"]}))
+            assert (broken["failure"].kind, broken["failure"].doing) == ("error", doing)
+            assert text in str(broken["failure"])
+            assert "failure" not in well
 
 
 # ---- a host by itself -----------------------------------------------------------------------------------------------
@@ -189,9 +183,7 @@ def test_of_those_that_may_be_done_at_once_the_one_that_cannot_be_made_is_told(t
 
 
 @pytest.mark.parametrize("room", [0, 1])
-def test_where_there_is_no_room_for_threads_all_is_done_all_the_same(
-    room: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_there_is_no_room_for_threads_all_is_done(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

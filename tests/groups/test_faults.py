@@ -15,7 +15,7 @@ import pytest
 
 from parallel_envs.engine.messages import Failure
 from parallel_envs.engine.worker_group import WorkerGroup
-from parallel_envs.errors import EnvError, ParallelEnvsError, WorkerDied
+from parallel_envs.errors import EnvError, WorkerDied
 from parallel_envs.groups import EnvStateManager, env_workers, placement, register
 from parallel_envs.testing.conformance import assert_same_batch
 from tests.engine.asking import in_fork, refusal
@@ -56,10 +56,8 @@ def broken(config: dict[str, Any], action: str) -> tuple[list[Any], list[Any]]:
 @pytest.mark.parametrize(
     ("action", "num_workers", "kind", "text"),
     [
-        ("raise", 0, "error", "Env 1 (Breaking) raised RuntimeError during its turn: it raised"),
         ("locked", 1, "error", "during sending its answer: "),
         ("bad", 2, "error", "step() of 'Breaking' returned 3 values. Return (state, reward, terminated"),
-        ("die", 1, "death", "(env 1, pid"),
     ],
 )
 def test_the_broken_one_is_told_and_the_others_go_on(action: str, num_workers: int, kind: str, text: str) -> None:
@@ -160,19 +158,15 @@ def test_an_env_that_comes_to_another_state_in_replay_has_failed() -> None:
         assert "uses_global_random" in str(entries[0]["failure"])
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
+def test_whether_states_are_the_same() -> None:
+    for one, other, same in (
         *[({"text": "a", "images": [np.zeros(2)]}, {"text": "a", "images": [np.full(2, n)]}, n == 0) for n in (0, 1)],
         ({"text": "a"}, {"text": "a", "images": []}, False),
         (np.array([np.nan]), np.array([np.nan]), True),
-        (float("nan"), float("nan"), True),
         *[(Walk(WalkConfig(3)), Walk(WalkConfig(goal)), goal == 3) for goal in (3, 4)],
         ((1, 2), (1, 2, 3), False),
-    ],
-)
-def test_whether_states_are_the_same(one: Any, other: Any, same: bool) -> None:
-    assert placement.is_same_state(one, other) is same
+    ):
+        assert placement.is_same_state(one, other) is same
 
 
 def test_an_env_that_hangs_on_after_a_ctrl_c_is_ended_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,8 +200,7 @@ def interrupted(*arguments: Any) -> Any:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
-def test_actions_of_a_class_of_the_main_script_are_replayed(context: str, tmp_path: Path) -> None:
+def test_actions_of_a_class_of_the_main_script_are_replayed(tmp_path: Path) -> None:
     done = run_script(
         tmp_path,
         """
@@ -234,7 +227,7 @@ def test_actions_of_a_class_of_the_main_script_are_replayed(context: str, tmp_pa
 
         register("env", Env)
         groups = {"env_groups": 1, "group_size": 4, "env_configs": {"tags": ["T"], "n_groups": [1]}}
-        manager = {"train": groups, "max_workers": 2, "context": sys.argv[1]}
+        manager = {"train": groups, "max_workers": 2}
         rows = inputs(dict.fromkeys(range(4), ["Right"]))
         with EnvStateManager({"es_manager": manager, "custom_envs": {"T": {"env_type": "env"}}}) as manager:
             manager.reset(1)
@@ -246,14 +239,13 @@ def test_actions_of_a_class_of_the_main_script_are_replayed(context: str, tmp_pa
                 entries = manager.step(rows)
             print([entry["history"][-1]["state"] for entry in entries], manager.metrics()["T/num_actions"])
         """,
-        context,
     )
     assert done.stdout == "['4', '4', '4', '4'] 4.0\n", done.stderr
 
 
 # ---- while it is made, reset, replayed, sends -----------------------------------------------------------------------
 
-LATE = 3.0
+LATE = 2.0
 """As SOON, where a worker is started meanwhile."""
 
 
@@ -284,25 +276,15 @@ def with_one(fuse: Path, **said: Any) -> EnvStateManager:
 ALL_LEFT = inputs({env: ["left"] for env in range(3)})
 
 
-@pytest.mark.parametrize(
-    ("how", "kind", "text"),
-    [
-        ("raises", EnvError, "Env 1 (Breaking) raised OSError during its construction: no data"),
-        ("dies", WorkerDied, "ended with exit code 5 during its construction (Breaking)"),
-    ],
-)
-def test_a_reset_that_cannot_make_an_env_raises_and_leaves_the_episodes_before_it(
-    how: str, kind: type[ParallelEnvsError], text: str, tmp_path: Path
-) -> None:
+def test_a_reset_that_cannot_make_an_env_raises_and_leaves_the_episodes_before_it(tmp_path: Path) -> None:
     fuse = tmp_path / "fuse"
     with with_one(fuse) as manager:
         manager.reset(seed=1)
         before = manager.step(ALL_LEFT)
         kill_all(manager)
-        fuse.write_text(f"made {how}", encoding="utf-8")
-        with pytest.raises(kind) as caught:
+        fuse.write_text("made dies", encoding="utf-8")
+        with pytest.raises(WorkerDied, match=r"ended with exit code 5 during its construction \(Breaking\)"):
             manager.reset()
-        assert text in str(caught.value)
         fuse.unlink()
         after = manager.step(ALL_LEFT)
         assert [first_states(one, 2) for one in after[:2]] == [first_states(one, 2) for one in before[:2]]
@@ -318,7 +300,6 @@ def first_states(entry: dict[str, Any], number: int) -> list[Any]:
     [
         ("made dies", "death", "its construction"),
         ("stepped raises", "error", "its replay"),
-        ("stepped dies", "death", "its replay"),
         ("stepped hangs", "timeout", "its replay"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -57,83 +58,79 @@ def begun(factory: Any, config: Any = None, most_actions: int = 100) -> HostedEn
 PICTURE = np.zeros((4, 5, 3), np.uint8)
 
 
-def pictured(images: Any) -> HostedEnv:
-    return player(Shows, ({"text": "t", "images": images}, dict))
+def test_pictures_are_lists_of_arrays_of_uint8() -> None:
+    for images in (None, [], [PICTURE], (PICTURE, PICTURE), np.stack([PICTURE, PICTURE])):
+        one = player(Shows, ({"text": "t", "images": images}, dict))
+        assert one.reset(0, "train")["text"] == one.play(["look"])[0]["text"] == "t"
 
 
-@pytest.mark.parametrize("images", [None, [], [PICTURE], (PICTURE, PICTURE), np.stack([PICTURE, PICTURE])])
-def test_what_pictures_are(images: Any) -> None:
-    one = pictured(images)
-    assert one.reset(0, "train")["text"] == one.play(["look"])[0]["text"] == "t"
+def step_of(*values: Any) -> Callable[[], Any]:
+    return lambda: begun(Steps, values).play(["go"])
+
+
+def showing(images: Any) -> Callable[[], Any]:
+    return lambda: player(Shows, ({"text": "t", "images": images}, dict)).reset(0, "train")
+
+
+def metrics_of(given: Any) -> Callable[[], Any]:
+    return lambda: begun(Shows, ("s", lambda: given)).play(["look"])
+
+
+def lookup_of(given: Any) -> Callable[[], Any]:
+    return lambda: begun(type("Env", (Steps,), {"action_lookup": given}))
+
+
+NOT_FIVE = r"step\(\) of 'Tag' returned .*Return \(state, reward, terminated"
+NO_NUMBER = r"returned the reward .*(2.*|None|\['1'\]).*Give a number"
+NO_FLAG = "for terminated or truncated. Give True or False."
+NO_METRICS = r"metrics\(\) of .*Shows returned .*Give a dict of numbers by name"
+NO_LOOKUP = "action_lookup is .*Give a mapping from the actions that step"
+TWICE = {0: "a", 1: "b", "two": " A\n"}
 
 
 @pytest.mark.parametrize(
-    ("images", "told"),
+    ("text", "calls"),
     [
-        (PICTURE, r"the images uint8 of \(4, 5, 3\). Give a list"),
-        (["a.png"], "the images 'a.png'. Give a list of arrays of uint8"),
-        ([PICTURE.astype(float)], r"the images float64 of \(4, 5, 3\)"),
-        ([PICTURE[..., 0]], r"the images uint8 of \(4, 5\)"),
+        (r"the images uint8 of \(4, 5, 3\). Give a list", [showing(PICTURE)]),
+        ("the images 'a.png'. Give a list of arrays of uint8", [showing(["a.png"])]),
+        (r"the images float64 of \(4, 5, 3\)", [showing([PICTURE.astype(float)])]),
+        (
+            r"the images uint8 of \(4, 5\)",
+            [showing([PICTURE[..., 0]]), step_of({"text": "", "images": [PICTURE[..., 0]]}, 0.0, False, {})],
+        ),
+        (NOT_FIVE, [step_of("s", 1.0, True), step_of("s", 1.0, True, None), step_of("s", 1.0, True, False, {}, 3)]),
+        (NOT_FIVE, [lambda: begun(Steps).play(["go"])]),
+        (r"5 values. Return .* a dict", [step_of("s", 1.0, False, False, None)]),
+        (NO_NUMBER, [step_of("s", one, False, False, {}) for one in (None, "2.5", b"2.5", np.array(["1"]))]),
+        (NO_NUMBER, [step_of("s", np.datetime64("2020"), False, False, {})]),
+        (NO_FLAG, [step_of("s", 1, one, {}) for one in ("False", b"no", "")] + [step_of("s", 1, False, "False", {})]),
+        (
+            "for success in its info. Give True",
+            [step_of("s", 0.0, True, {"success": one}) for one in ("no", b"yes", "")],
+        ),
+        (NO_METRICS, [metrics_of({"final": "left"}), metrics_of(["final"]), metrics_of(3)]),
+        (NO_LOOKUP, [lookup_of(["up"]), lookup_of({"Up": 1}), lookup_of("up")]),
+        (r"one name for two actions: 0 is 'a', and 'two' is ' A\\n'. Give each a", [lookup_of(TWICE)]),
+        (r"builtins.dict has no reset\(\)", [lambda: player(lambda config: {})]),
     ],
 )
-def test_what_pictures_are_not(images: Any, told: str) -> None:
-    one = pictured(images)
-    for ask in (lambda: one.reset(0, "train"), lambda: one.play(["look"])):
-        with pytest.raises(TypeError, match=told):
-            ask()
+def test_refused_outcomes_and_members_of_an_environment(text: str, calls: list[Callable[[], Any]]) -> None:
+    for call in calls:
+        with pytest.raises((TypeError, ValueError), match=text):
+            call()
 
 
-@pytest.mark.parametrize(
-    ("told", "reward", "ends"),
-    [
+def test_outcomes_of_a_step() -> None:
+    for told, reward, ends in (
         (("s", 1, True, False, {}), 1, (True, False)),
         (("s", np.float32(0.5), False, np.True_, {}), 0.5, (False, True)),
         (("s", Fraction(1, 2), 0, 1, {}), 0.5, (False, True)),
         (["s", np.array([2.0]), None, {}], 2.0, (False, False)),
         (["s", np.array([2.0]), True, {}], 2.0, (True, False)),
-    ],
-)
-def test_what_a_step_may_return(told: Any, reward: float, ends: tuple[bool, bool]) -> None:
-    _, given, *given_ends, _, _, _, _ = begun(Steps, told).play(["go"])
-    assert (given, type(given), tuple(given_ends)) == (reward, type(reward), ends)
-    assert {type(end) for end in given_ends} == {bool}
-
-
-NOT_FOUR = r"step\(\) of 'Tag' returned .*Return \(state, reward, terminated"
-
-
-@pytest.mark.parametrize(
-    ("told", "text"),
-    [
-        ([None, ("s", 1.0, True), ("s", 1.0, True, None), ("s", 1.0, True, False, {}, 3)], NOT_FOUR),
-        ([("s", 1.0, False, False, None)], r"5 values. Return .* a dict"),
-        (
-            [
-                ("s", reward, False, False, {})
-                for reward in (None, "2.5", b"2.5", np.datetime64("2020"), np.array(["1"]))
-            ],
-            r"returned the reward .*(2.*|None|\['1'\]).*Give a number",
-        ),
-        (
-            [("s", 1, "False", {}), ("s", 1, False, "False", {}), ("s", 1, False, "", {}), ("s", 1, False, b"no", {})],
-            "for terminated or truncated. Give True or False.",
-        ),
-        (
-            [("s", 0.0, True, False, {"success": word}) for word in ("no", b"yes", "")],
-            "for success in its info. Give True or False",
-        ),
-    ],
-)
-def test_what_a_step_may_not_return(told: list[Any], text: str) -> None:
-    for one in told:
-        with pytest.raises(TypeError, match=text):
-            begun(Steps, one).play(["go"])
-
-
-@pytest.mark.parametrize("given", [{"final": "left"}, ["final"], 3])
-def test_metrics_that_are_no_numbers_are_told_with_where_they_come_from(given: Any) -> None:
-    with pytest.raises(TypeError, match=r"metrics\(\) of .*Shows returned .*Give a dict of numbers by name"):
-        begun(Shows, ("s", lambda: given)).play(["look"])
+    ):
+        _, given, *given_ends, _, _, _, _ = begun(Steps, told).play(["go"])
+        assert (given, type(given), tuple(given_ends)) == (reward, type(reward), ends)
+        assert {type(end) for end in given_ends} == {bool}
 
 
 def test_no_caller_can_write_into_success() -> None:
@@ -178,21 +175,6 @@ def test_names_are_found_however_they_are_spelt() -> None:
     assert fold_name(" STRASSE") == fold_name("straße ")
 
 
-@pytest.mark.parametrize(
-    ("lookup", "text"),
-    [
-        *[
-            (wrong, "action_lookup is .*Give a mapping from the actions that step")
-            for wrong in (["up"], {"Up": 1}, "up")
-        ],
-        ({0: "a", 1: "b", "two": " A\n"}, r"one name for two actions: 0 is 'a', and 'two' is ' A\\n'. Give each a"),
-    ],
-)
-def test_what_is_no_lookup(lookup: Any, text: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=text):
-        begun(type("Env", (Steps,), {"action_lookup": lookup}))
-
-
 def test_free_text_without_a_meaning_is_dropped_where_the_env_says_which_has_one() -> None:
     class Choosy(Doubtful):
         def has_meaning(self, action: str) -> bool:
@@ -216,11 +198,6 @@ def test_actions_are_counted_over_all_turns_of_an_episode_and_what_is_replayed_c
 
 
 # ---- factories and classes ------------------------------------------------------------------------------------------
-
-
-def test_a_factory_that_returns_something_else_is_told() -> None:
-    with pytest.raises(TypeError, match=r"builtins.dict has no reset\(\)"):
-        player(lambda config: {})
 
 
 @pytest.mark.parametrize("use_multiprocessing", [True, False])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,45 +19,6 @@ def manager() -> Iterator[EnvStateManager]:
     with begun({"Talk": 1, "Breaking": 1}) as manager:
         manager.step(inputs({1: ["please"], 2: ["raise"]}))
         yield manager
-
-
-class Rows(Sequence[dict[str, Any]]):
-    """Each row, and each word in it, is there until it has been read; all are one dict, filled anew for each."""
-
-    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
-        self._rows, self._row = rows, Row()
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        self._row.update(self._rows[index])
-        return self._row
-
-
-class Row(dict[str, Any]):
-    def __getitem__(self, name: str) -> Any:
-        return self.pop(name)
-
-
-class Once(Rows):  # its rows are there until they have been read
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        self._rows = list(self._rows)
-        while self._rows:
-            yield self._rows.pop(0)
-
-
-@pytest.mark.parametrize("in_workers", [{}, {"max_workers": 1}])
-def test_what_is_given_is_read_once_and_at_once(in_workers: dict[str, int]) -> None:
-    told = []
-    for way in (list, Rows, Once, lambda rows: list(map(Row, rows))):
-        with begun({"Breaking": 2}, **in_workers) as manager:
-            entries = manager.step(way(inputs({env: ["raise" if env == 1 else "right"] for env in range(4)})))
-            failures = [(entry.pop("failure", None), entry["history"][-1].pop("failure", None)) for entry in entries]
-            assert [one is not None for one, _ in failures] == [False, True, False, False]
-            told.append(entries)
-    for one in told[1:]:
-        assert_same_batch(one, told[0])
 
 
 class Name(str, enum.Enum):  # noqa: UP042  # a StrEnum has a `str()` of its own
@@ -101,11 +62,10 @@ def test_nothing_is_played_of_inputs_with_a_mistake_and_the_first_is_told(
 ) -> None:
     before = manager.get_rollout_states()
     for more in ([], [GOOD]) if bad is GOOD else ([], [GOOD], [{"env_id": 3}]):
-        for kind in (list, Once) if isinstance(bad, dict) else (list,):
-            with pytest.raises(BadTurn) as caught:
-                manager.step(kind([GOOD, bad, *more]))
-            assert text in str(caught.value)
-            assert caught.value.position == 1
+        with pytest.raises(BadTurn) as caught:
+            manager.step([GOOD, bad, *more])
+        assert text in str(caught.value)
+        assert caught.value.position == 1
     assert_same_batch(manager.get_rollout_states(), before)
 
 

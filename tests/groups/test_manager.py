@@ -6,7 +6,6 @@ import copy
 import gc
 import os
 import pickle
-import random
 import signal
 import sys
 import threading
@@ -118,14 +117,6 @@ def test_validation_begins_with_the_same_seeds_each_time_and_shares_none_with_tr
         assert seeds(validation) == drawn
 
 
-def test_global_generators_are_left_alone() -> None:
-    before = random.getstate(), str(np.random.get_state())
-    with begun({"Dice": 1}) as manager:
-        one, other = play(manager, ["throw"] * 3, seed=1)
-    assert (random.getstate(), str(np.random.get_state())) == before
-    assert [item["state"] for item in one["history"]] == [item["state"] for item in other["history"]]
-
-
 # ---- figures and pictures -------------------------------------------------------------------------------------------
 
 
@@ -178,10 +169,8 @@ def configured_with(kind: type[Walk], **said: Any) -> dict[str, Any]:
     return config
 
 
-@pytest.mark.parametrize("use_multiprocessing", [True, False])
-def test_an_env_that_cannot_tell_its_metrics_hides_no_others(use_multiprocessing: bool) -> None:
-    config = configured_with(Secretive, max_workers=1, use_multiprocessing=use_multiprocessing)
-    with EnvStateManager(config) as manager:
+def test_an_env_that_cannot_tell_its_metrics_hides_no_others() -> None:
+    with EnvStateManager(configured_with(Secretive, max_workers=1)) as manager:
         manager.reset(seed=1)
         manager.step(inputs({env: ["right"] for env in range(2)}))
         states, means = manager.get_rollout_states(), manager.metrics()
@@ -240,7 +229,7 @@ def rooms(**said: Any) -> dict[str, Any]:
 def test_the_caller_is_one_of_the_workers_where_that_is_known_to_be_safe() -> None:
     """A worker less, the same entries, and a worker that is killed costs no env anything."""
     told = []
-    for num_workers, processes in ((0, 0), (1, 1), (2, 1), (5, 4)):
+    for num_workers, processes in ((0, 0), (1, 1), (3, 2)):
         with EnvStateManager(rooms(max_workers=num_workers or 1, use_multiprocessing=bool(num_workers))) as manager:
             entries = [manager.reset(seed=1)]
             for actions in (["Up", "Left", "Up"], ["Right", "sing"], ["Down", "Down", "Right", "Left"]):

@@ -147,7 +147,7 @@ PLAYED = [
 
 
 @pytest.mark.slow(sample=True)
-@pytest.mark.parametrize(("num_workers", "threads"), [(2, False), (1, True), (5, True)])
+@pytest.mark.parametrize(("num_workers", "threads"), [(2, False), (5, True)])
 @pytest.mark.parametrize("mode", ["train", "val"])
 def test_members_of_a_group_begin_alike_have_metrics_of_their_own_and_never_fail(
     mode: GroupMode, num_workers: int, threads: bool

@@ -1,16 +1,20 @@
-"""Which environments are late, or lost with their worker, and which are asked again. No process is needed to know."""
+"""Which worker an environment lives in, which are late or lost with their worker, and which are asked again."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parallel_envs.engine import Death
 from parallel_envs.errors import WorkerDied
 from parallel_envs.groups.env_workers import LossPolicy, LostWorker
 from parallel_envs.groups.failures import EnvFailure, timeout_failure
+from parallel_envs.groups.placement import assign_workers
 from parallel_envs.groups.transport import (
     MAKING,
     REPLAYING,
@@ -38,22 +42,18 @@ def test_how_long_anything_may_take() -> None:
 # ---- deadlines ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("doing", "advice"),
-    [
-        (MAKING, "If 'Tag' needs longer, give it more: es_manager.start_timeout."),
-        (REPLAYING, "If 'Tag' needs longer, give it more: es_manager.reset_timeout or es_manager.step_timeout ("),
-        ("its reset", "If 'Tag' needs longer, give it more: es_manager.reset_timeout."),
-        ("its turn", "If 'Tag' needs longer, give it more: es_manager.step_timeout."),
-        (SENDING, "its states be smaller, or give it more: es_manager.step_timeout"),
-    ],
-)
-def test_a_late_environment_is_told_with_its_limit_and_its_stack(doing: str, advice: str) -> None:
-    late = timeout_failure(1, "Tag", doing, 9.0, 0, "a stack")
-    assert (late.kind, late.doing) == ("timeout", doing)
-    assert f"Env 1 did not answer within 9.0 seconds during {doing}." in str(late)
-    assert advice in str(late)
-    assert "a stack" in str(late)
+def test_a_late_environment_is_told_with_its_limit_and_its_stack() -> None:
+    for doing, advice in {
+        MAKING: "If 'Tag' needs longer, give it more: es_manager.start_timeout.",
+        REPLAYING: "If 'Tag' needs longer, give it more: es_manager.reset_timeout or es_manager.step_timeout (",
+        "its reset": "If 'Tag' needs longer, give it more: es_manager.reset_timeout.",
+        "its turn": "If 'Tag' needs longer, give it more: es_manager.step_timeout.",
+        SENDING: "its states be smaller, or give it more: es_manager.step_timeout",
+    }.items():
+        late = timeout_failure(1, "Tag", doing, 9.0, 0, "a stack")
+        assert (late.kind, late.doing) == ("timeout", doing)
+        for words in (f"Env 1 did not answer within 9.0 seconds during {doing}.", advice, "a stack"):
+            assert words in str(late)
 
 
 # ---- after a loss ---------------------------------------------------------------------------------------------------
@@ -118,3 +118,24 @@ def test_a_worker_that_dies_with_no_env_at_work_is_replaced_a_few_times_only(rec
         assert record.decide(loss(), ALL) == ({}, [ALL])
     with pytest.raises(WorkerDied, match="and so did those that took its place"):
         record.decide(loss(), ALL)
+
+
+# ---- placement ------------------------------------------------------------------------------------------------------
+
+
+@given(kinds=st.lists(st.sampled_from("abc"), min_size=1, max_size=40), num_workers=st.integers(1, 8))
+def test_workers_hold_equally_many_and_few_hold_a_kind(kinds: list[str], num_workers: int) -> None:
+    num_workers = min(num_workers, len(kinds))
+    homes = assign_workers(dict(enumerate(kinds)), num_workers)
+    assert homes.keys() == set(range(len(kinds)))
+    counts = Counter(homes.values())
+    assert set(counts) == set(range(num_workers))
+    assert max(counts.values()) - min(counts.values()) <= 1
+    for kind, number in Counter(kinds).items():
+        holders = {homes[env] for env, own in enumerate(kinds) if own == kind}
+        assert len(holders) <= -(-number // min(counts.values())) + 1
+
+
+@pytest.mark.parametrize(("kinds", "homes"), [("abababab", [0, 1] * 4), ("aaaaaa", [0, 1] * 3)])
+def test_kinds_that_fill_workers_are_apart_and_members_of_one_are_dealt_out(kinds: str, homes: list[int]) -> None:
+    assert [home for _, home in sorted(assign_workers(dict(enumerate(kinds)), 2).items())] == homes

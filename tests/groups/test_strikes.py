@@ -210,10 +210,7 @@ def test_a_look_from_an_environment_in_the_caller_disturbs_no_turn() -> None:
         assert_same_batch(three_turns(manager), expected)
 
 
-@pytest.mark.parametrize(
-    "look", [looks_at, pytest.param(lambda manager: manager.metrics(), marks=pytest.mark.slow, id="metrics")]
-)
-def test_a_look_from_a_signal_handler_disturbs_no_turn(look: Callable[[EnvStateManager], Any]) -> None:
+def test_a_look_from_a_signal_handler_disturbs_no_turn() -> None:
     """The handler runs at every moment of a turn.
 
     It gets its answer, or an error if it came between a request and its answers.
@@ -222,7 +219,7 @@ def test_a_look_from_a_signal_handler_disturbs_no_turn(look: Callable[[EnvStateM
 
     def note() -> None:
         try:
-            looks.append(look(manager))
+            looks.append(looks_at(manager))
         except ParallelEnvsError as error:
             looks.append(str(error))
 

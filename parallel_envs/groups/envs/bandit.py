@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from parallel_envs.choices import ArmSplit, TextMode, words
-from parallel_envs.groups.envs import base as fields
-from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, action_number, step_info
+from annotated_types import Ge
+
+from parallel_envs.choices import ArmSplit, TextMode
+from parallel_envs.groups.envs.base import Act, Count, EnvConfig, Share, Text, TextEnv, action_number, step_info
 from parallel_envs.groups.interface import fold_name
 from parallel_envs.seeding import SeedTree
 
@@ -26,14 +26,14 @@ ARM_NAMES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class BanditConfig:
+class BanditConfig(EnvConfig):
     """Config of a `BanditEnv`."""
 
     split: ArmSplit = "auto"
     """The set of name pairs: `train`, `test`, or `auto`: `train` in the mode train, `test` in others."""
-    lo_arm_name: str | None = None
+    lo_arm_name: Text | None = None
     """The name of the arm that pays less, with `hi_arm_name`. None: names are random."""
-    hi_arm_name: str | None = None
+    hi_arm_name: Text | None = None
     """The name of the arm that pays more."""
     lo_arm_score: float = 0.1
     """The reward of the lower arm."""
@@ -41,40 +41,25 @@ class BanditConfig:
     """The usual reward of the higher arm."""
     hi_arm_hiscore: float = 1.0
     """The reward of the higher arm when it is lucky."""
-    hi_arm_hiscore_prob: float = 0.25
+    hi_arm_hiscore_prob: Share = 0.25
     """The probability that it is lucky."""
-    noise: float = 0.0
+    noise: Annotated[float, Ge(0.0)] = 0.0
     """The standard deviation of normal noise that is added to every reward."""
-    num_pulls: int = 1
+    num_pulls: Count = 1
     """Pulls in an episode."""
-    action_space_start: int = 1
+    action_space_start: Annotated[int, Ge(0)] = 1
     """The number of the first arm; that of the second is one more."""
     render_mode: TextMode = "text"
     """There is only `text`."""
 
     def __post_init__(self) -> None:
-        fields.check(
-            self,
-            split=words(ArmSplit),
-            lo_arm_score=fields.number,
-            hi_arm_loscore=fields.number,
-            hi_arm_hiscore=fields.number,
-            hi_arm_hiscore_prob=partial(fields.number, least=0.0, most=1.0),
-            noise=partial(fields.number, least=0.0),
-            num_pulls=fields.count,
-            action_space_start=partial(fields.count, least=0),
-            render_mode=words(TextMode),
-        )
-        names = (self.lo_arm_name, self.hi_arm_name)
-        if names != (None, None):
-            if None in names:
-                raise ValueError(f"lo_arm_name={names[0]!r} and hi_arm_name={names[1]!r} are no pair. Give two names.")
-            low, high = fields.text("lo_arm_name", names[0]), fields.text("hi_arm_name", names[1])
-            if fold_name(low) == fold_name(high):
-                raise ValueError(
-                    f"lo_arm_name={low!r} and hi_arm_name={high!r} are one name. Give two; case, and spaces around "
-                    "them, make no difference."
-                )
+        super().__post_init__()
+        low, high = self.lo_arm_name, self.hi_arm_name
+        if (low is None) != (high is None) or (low and high and fold_name(low) == fold_name(high)):
+            raise ValueError(
+                f"lo_arm_name={low!r} and hi_arm_name={high!r} are no pair. Give two names; case, and spaces around "
+                "them, make no difference."
+            )
         chance = self.hi_arm_hiscore_prob
         mean = chance * self.hi_arm_hiscore + (1 - chance) * self.hi_arm_loscore
         if mean <= self.lo_arm_score:
@@ -95,55 +80,48 @@ class BanditEnv(TextEnv):
     `success` is true while the higher arm has been pulled more often than the lower one.
     """
 
+    _seed_name = "bandit"
+
     def __init__(self, config: BanditConfig | None = None) -> None:
-        self.config = config or BanditConfig()
-        self._count = StepCount(None)
+        super().__init__(config or BanditConfig())
         self._name_arms("low", "high")  # until there is an episode
 
-    def reset(self, seed: int, mode: str = "train") -> str:
-        tree = SeedTree(seed).child("bandit")
-        names = tree.child("names").generator()
-        self._luck = tree.child("luck").generator()
-        if self.config.lo_arm_name is not None and self.config.hi_arm_name is not None:
-            low, high = self.config.lo_arm_name, self.config.hi_arm_name
+    def _begin(self, seeds: SeedTree, training: bool) -> None:
+        config, names = self.config, seeds.child("names").generator()
+        self._luck = seeds.child("luck").generator()
+        if config.lo_arm_name is not None:
+            low, high = config.lo_arm_name, config.hi_arm_name
         else:
-            split = self.config.split if self.config.split != "auto" else "train" if mode == "train" else "test"
+            split = config.split if config.split != "auto" else "train" if training else "test"
             pairs = ARM_NAMES[split]
             low, high = pairs[int(names.integers(len(pairs)))]
-        self._high = high
-        self._name_arms(*((low, high) if names.random() < 0.5 else (high, low)))
-        self._num_high = 0
-        self._count.start()
-        first, second = self._arms.values()
-        pulls = "one of them once" if self.config.num_pulls == 1 else f"them {self.config.num_pulls} times in all"
+        self._high, self._num_high = high, 0
+        first, second = (low, high) if names.random() < 0.5 else (high, low)
+        self._name_arms(first, second)
+        pulls = "one of them once" if config.num_pulls == 1 else f"them {config.num_pulls} times in all"
         self._shown = (
             f"There are two arms, {first} and {second}. You pull {pulls}. Each arm pays in its own way, which its name "
             f"hints at; one pays more on average. Which do you pull, {first} or {second}?"
         )
-        return self._shown
 
     def _name_arms(self, first: str, second: str) -> None:
         start = self.config.action_space_start
-        self._arms = {start: first, start + 1: second}
-        self.action_lookup = self._arms
+        self.action_lookup = self._arms = {start: first, start + 1: second}
 
-    def step(self, action: Any) -> Step:
-        self._count.tick()
-        lucky, noise = self._luck.random() < self.config.hi_arm_hiscore_prob, self._luck.standard_normal()
+    def _act(self, action: Any) -> Act:
+        config, reward = self.config, 0.0
+        lucky, noise = self._luck.random() < config.hi_arm_hiscore_prob, self._luck.standard_normal()
         place = action_number(action)
         arm = None if place is None else self._arms.get(place)
-        config, reward = self.config, 0.0
         if arm is not None:
             high_reward = config.hi_arm_hiscore if lucky else config.hi_arm_loscore
             reward = (high_reward if arm == self._high else config.lo_arm_score) + config.noise * float(noise)
         self._num_high += 0 if arm is None else 1 if arm == self._high else -1
         self._shown = "No arm was pulled." if arm is None else f"{arm} pays {reward:g}."
-        terminated = self._count.steps >= self.config.num_pulls
-        self._count.close(terminated)
-        success, pulled = self._num_high > 0, arm is not None
-        info = step_info(success=success, valid=pulled, effective=pulled, best_arm=arm == self._high)
-        return self._shown, reward, terminated, False, info
+        info = step_info(self._num_high > 0, arm is not None, arm is not None)
+        info["best_arm"] = arm == self._high
+        return reward, self._steps >= config.num_pulls, info
 
     def metrics(self) -> Mapping[str, float]:
         """Return how much more often the higher arm was pulled, per step: from -1 to 1."""
-        return {"best_arm_lead": self._num_high / max(self._count.steps, 1)}
+        return {"best_arm_lead": self._num_high / max(self._steps, 1)}

@@ -1,28 +1,88 @@
-"""Base class of the text envs, the info of a step, the count of an episode's steps, and checks of fields of configs.
+"""Base classes of the envs, which count the steps of an episode, and of their configs, which pydantic checks.
 
-Configs come from YAML as often as from Python, so the checks accept lists as tuples and whole numbers as fractions.
+Configs come from YAML as often as from Python, so lists are accepted as tuples, and whole numbers as fractions.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import numpy as np
+from annotated_types import Ge, Interval, MinLen
 
-from parallel_envs.groups.interface import actions_by_name
-from parallel_envs.spelling import hint, is_one_of
+from parallel_envs.choices import TextMode, words
+from parallel_envs.groups.interface import Outcome
+from parallel_envs.seeding import SeedTree
+from parallel_envs.spelling import advice, is_one_of
+from parallel_envs.yaml_files import explain
 
 Info = dict[str, Any]
-Step = tuple[Any, float, bool, bool, Info]
-"""`(state, reward, terminated, truncated, info)`."""
+Act = tuple[float, bool, Info]
+"""`(reward, terminated, info)`."""
+
+# ---- configs --------------------------------------------------------------------------------------------------------
+
+Count = Annotated[int, Ge(1)]
+Share = Annotated[float, Interval(ge=0.0, le=1.0)]
+Text = Annotated[str, MinLen(1)]
+Span = tuple[int, int]
+"""The first and the last number of a range."""
 
 
-def step_info(*, success: bool, valid: bool, effective: bool, **numbers: float) -> Info:
+class EnvConfig:
+    """Base class of configs, which are frozen dataclasses. Their fields are held to their types; numbers are finite."""
+
+    def __post_init__(self) -> None:
+        from pydantic import ValidationError  # late: no worker makes a config
+
+        # A data file may be read on another machine, so its path need not exist here.
+        given = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+        kind: Any = type(self)
+        try:
+            checked = _model_of(kind).model_validate(given)
+        except ValidationError as error:
+            raise ValueError("\n  ".join(explain(one, str) for one in error.errors())) from None
+        self._replace(**{name: getattr(checked, name) for name in given})
+
+    def _replace(self, **values: Any) -> None:
+        """Set fields, in `__post_init__`: the dataclass is frozen for all others."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _check_range(self, name: str, value: float, least: float, most: float) -> None:
+        """Raise ValueError for a number outside a range that follows from other fields."""
+        if not least <= value <= most:
+            raise ValueError(f"{name}={value!r} is out of range. Give a number from {least:g} to {most:g}.")
+
+    def _check_spans(self, *names: str) -> None:
+        """Raise ValueError for a range that ends before it begins."""
+        for name in names:
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name}={(low, high)} ends before it begins. Give the smaller number first.")
+
+
+@functools.cache
+def _model_of(kind: type[Any]) -> Any:
+    """Return the pydantic model with the fields of a config class."""
+    from pydantic import ConfigDict, create_model
+
+    hints = get_type_hints(kind, include_extras=True)
+    of_fields: dict[str, Any] = {one.name: (hints[one.name], ...) for one in fields(kind)}
+    return create_model(kind.__name__, __config__=ConfigDict(allow_inf_nan=False), **of_fields)
+
+
+# ---- envs -----------------------------------------------------------------------------------------------------------
+
+
+def step_info(success: bool, valid: bool, effective: bool) -> Info:
     """Return the info of a step."""
-    return {"success": success, "action_is_valid": valid, "action_is_effective": effective, **numbers}
+    return {"success": success, "action_is_valid": valid, "action_is_effective": effective}
 
 
 def action_number(action: Any) -> int | None:
@@ -32,130 +92,63 @@ def action_number(action: Any) -> int | None:
     return int(action) if isinstance(action, np.integer) else None
 
 
-class StepCount:
-    """Count of the steps of an episode, which knows when the episode is over."""
-
-    def __init__(self, most: int | None) -> None:
-        self.most = most
-        self.steps = 0
-        self._running = False
-
-    def start(self) -> None:
-        self.steps = 0
-        self._running = True
-
-    def tick(self) -> None:
-        """Count a step. Raise RuntimeError if no episode is running."""
-        if not self._running:
-            raise RuntimeError("The episode is over, or none has begun. Call reset before the next step.")
-        self.steps += 1
-
-    def close(self, terminated: bool) -> bool:
-        """End a step; return whether the episode is truncated by it."""
-        truncated = not terminated and self.most is not None and self.steps >= self.most
-        self._running = not (terminated or truncated)
-        return truncated
-
-
 class TextEnv:
-    """Base class of envs without pictures. `_shown` is the last state."""
+    """Base class of the envs. A subclass begins an episode in `_begin` and does an action in `_act`.
+
+    Both leave the state in `_shown`, unless the subclass has a `_text` of its own.
+    """
 
     uses_global_random = False
     action_lookup: Mapping[Any, str] | None = None
-    _shown = ""
+    config: Any
+    _seed_name: ClassVar[str]
+    """Name of the env in the tree of seeds."""
+    _render_modes: ClassVar[tuple[str, ...]] = words(TextMode)
 
-    def render(self, mode: str | None = None) -> str:
-        if mode is not None:
-            choice("mode", mode, ("text",))
-        return self._shown
+    def __init__(self, config: Any, max_steps: int | None = None) -> None:
+        self.config, self._is_text = config, config.render_mode == "text"
+        self._max_steps = math.inf if max_steps is None else max_steps
+        self._steps, self._is_running, self._shown = 0, False, ""
+
+    def reset(self, seed: int, mode: str = "train") -> Any:
+        self._begin(SeedTree(seed).child(self._seed_name), mode == "train")
+        self._steps, self._is_running = 0, True
+        return self._text() if self._is_text else self._picture_state()
+
+    def step(self, action: Any) -> Outcome:
+        if not self._is_running:
+            raise RuntimeError("The episode is over, or none has begun. Call reset before the next step.")
+        self._steps += 1
+        reward, terminated, info = self._act(action)
+        truncated = not terminated and self._steps >= self._max_steps
+        if terminated or truncated:
+            self._is_running = False
+        return self._text() if self._is_text else self._picture_state(), reward, terminated, truncated, info
+
+    def render(self, mode: str | None = None) -> Any:
+        """Return the state as text or as an RGB array; by default in the form of the states."""
+        mode = self.config.render_mode if mode is None else mode
+        if not is_one_of(mode, self._render_modes):
+            raise ValueError(f"mode={mode!r} is unknown. {advice(mode, self._render_modes)}")
+        return self._text() if mode == "text" else self._picture()
 
     def close(self) -> None:
-        """Do nothing: the env holds nothing."""
+        """Do nothing: most envs hold nothing."""
 
+    def _begin(self, seeds: SeedTree, training: bool) -> None:
+        """Begin an episode."""
+        raise NotImplementedError
 
-# ---- fields of configs ----------------------------------------------------------------------------------------------
+    def _act(self, action: Any) -> Act:
+        """Do an action, which may be anything."""
+        raise NotImplementedError
 
-Span = tuple[int, int]
-Rule = Callable[[str, Any], Any]
-"""Check of a field: takes its name and its value, returns the value or what takes its place, or raises."""
+    def _text(self) -> str:
+        return self._shown
 
+    def _picture(self) -> Any:
+        raise NotImplementedError
 
-def check(config: Any, **rules: Rule | tuple[str, ...]) -> None:
-    """Check fields of a config, each by its rule or by the words that it may be."""
-    for name, rule in rules.items():
-        value = getattr(config, name)
-        value = rule(name, value) if callable(rule) else choice(name, value, rule)
-        object.__setattr__(config, name, value)  # the dataclass is frozen for all others
-
-
-def count(name: str, value: Any, least: int = 1, most: int | None = None, none: bool = False) -> Any:
-    """Return a whole number in a range, or None if that is allowed."""
-    if none and value is None:
-        return None
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or value < least or (most is not None and value > most):
-        allowed = f"from {least} up" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name}={value!r} is out of range. Give a whole number {allowed}.")
-    return value
-
-
-def number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
-    """Return a finite number in a range. An int stays an int: rewards are shown as they are given."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not least <= value <= most:
-        raise ValueError(f"{name}={value!r} is out of range. Give a finite number from {least:g} to {most:g}.")
-    return value  # type: ignore[no-any-return]  # it is a number
-
-
-def flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r} is neither true nor false. Give one of the two.")
-    return value
-
-
-def choice(name: str, value: Any, known: Iterable[str]) -> str:
-    """Return one of the known words."""
-    words = sorted(known)
-    if is_one_of(value, words):
-        return str(value)
-    advice = hint(value, words) or f" Give one of {', '.join(map(repr, words))}."
-    raise ValueError(f"{name}={value!r} is unknown.{advice}")
-
-
-def pair(name: str, value: Any) -> tuple[Any, Any]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-        raise TypeError(f"{name}={value!r} is not a pair. Give two values, such as [1, 2].")
-    return value[0], value[1]
-
-
-def span(name: str, value: Any, least: int, most: int | None = None) -> Span:
-    """Return two whole numbers, the first and the last of a range."""
-    low, high = (count(f"{name}[{place}]", one, least, most) for place, one in enumerate(pair(name, value)))
-    if low > high:
-        raise ValueError(f"{name}={value!r} ends before it begins. Give the smaller number first.")
-    return low, high
-
-
-def text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name}={value!r} is not a text. Give one that is not empty.")
-    return value
-
-
-def path(name: str, value: Any) -> str | None:
-    """Return the path of a file, or None. The file may be read on another machine, so it need not exist here."""
-    if value is None:
-        return None
-    if not isinstance(value, str | Path) or not str(value):
-        raise TypeError(f"{name}={value!r} is not a path. Give the path of a file.")
-    return str(value)
-
-
-def lookup(name: str, given: Any, known: Mapping[int, str], of_actions: bool = False) -> dict[int, str]:
-    """Return texts by number: the given ones, and the known ones for all other numbers. No two actions are alike."""
-    if not isinstance(given, Mapping) or not given.keys() <= known.keys():
-        raise ValueError(f"{name}={given!r} is not a mapping of numbers from {list(known)} to texts. Give one.")
-    names = {number: text(f"{name}[{number}]", given.get(number, usual)) for number, usual in known.items()}
-    if of_actions:
-        actions_by_name(names)  # raises if two have one name
-    return names
+    def _picture_state(self) -> dict[str, Any]:
+        """Return a state that is a picture without text: the manager writes a placeholder into prompts."""
+        return {"text": "", "images": [self._picture()]}

@@ -14,80 +14,64 @@ and memory are bounded.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from annotated_types import Interval
 
-from parallel_envs.choices import NumberUse, TextMode, words
-from parallel_envs.groups.envs import base as fields
-from parallel_envs.groups.envs.base import Span, Step, StepCount, TextEnv, step_info
-from parallel_envs.groups.envs.records import (
-    FileVersion,
-    data_file_error,
-    file_version,
-    read_entries,
-    train_or_val_items,
-)
+from parallel_envs.choices import NumberUse, TextMode
+from parallel_envs.groups.envs.base import Act, Count, EnvConfig, Share, Text, TextEnv, step_info
+from parallel_envs.groups.envs.records import read_entries, split_file
 from parallel_envs.seeding import SeedTree
 
 OPERATORS = "+-*/"
+Few = Annotated[int, Interval(ge=1, le=20)]
+Natural = Annotated[int, Interval(ge=0, le=10**12)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountdownConfig:
+class CountdownConfig(EnvConfig):
     """Config of a `CountdownEnv`."""
 
-    num_numbers: Span = (3, 4)
+    num_numbers: tuple[Few, Few] = (3, 4)
     """The fewest and the most numbers of a puzzle."""
-    number_range: Span = (1, 99)
+    number_range: tuple[Natural, Natural] = (1, 99)
     """The smallest and the largest number."""
-    target_range: Span = (10, 100)
+    target_range: tuple[Natural, Natural] = (10, 100)
     """The smallest and the largest target."""
-    operators: str = OPERATORS
+    operators: Text = OPERATORS
     """The operators of puzzles and answers: some of `+-*/`. Without `-` there are no negative numbers."""
     use: NumberUse = "exactly_once"
     """How often an answer uses each number: `exactly_once`, or `at_most_once`."""
-    data_path: str | None = None
+    data_path: Text | None = None
     """A file of puzzles with fields `target` and `nums`, as published for TinyZero and RAGEN: Parquet (extra `data`),
-    JSON or JSON Lines. None: puzzles are made from the seed."""
-    max_instances: int | None = None
+    JSON or JSON Lines (`.jsonl`). None: puzzles are made from the seed."""
+    max_instances: Count | None = None
     """How many puzzles of the file are used. None: all."""
-    val_share: float = 0.1
+    val_share: Share = 0.1
     """The part of the file that is for the mode `val` alone. 0: both modes use all."""
     score: float = 1.0
     """Reward for the target."""
     format_score: float = 0.1
     """Reward for an answer that uses the numbers correctly, but has another value."""
-    max_attempts: int = 1
+    max_attempts: Count = 1
     """Answers in an episode."""
-    max_answer_chars: int = 500
+    max_answer_chars: Annotated[int, Interval(ge=1, le=10_000)] = 500
     """An answer that is longer is not read."""
     render_mode: TextMode = "text"
     """There is only `text`."""
 
     def __post_init__(self) -> None:
-        fields.check(
-            self,
-            num_numbers=partial(fields.span, least=1, most=20),
-            number_range=partial(fields.span, least=0, most=10**9),
-            target_range=partial(fields.span, least=0, most=10**12),
-            use=words(NumberUse),
-            max_instances=partial(fields.count, none=True),
-            val_share=partial(fields.number, least=0.0, most=1.0),
-            score=fields.number,
-            format_score=fields.number,
-            max_attempts=fields.count,
-            max_answer_chars=partial(fields.count, most=10_000),
-            data_path=fields.path,
-            operators=fields.text,
-            render_mode=words(TextMode),
-        )
+        super().__post_init__()
+        self._check_spans("num_numbers", "number_range", "target_range")
+        self._check_range("number_range[1]", self.number_range[1], 0, 10**9)
         if set(self.operators) - set(OPERATORS):
             raise ValueError(f"operators={self.operators!r} has other signs than {OPERATORS!r}. Give some of these.")
         if self.data_path is None:
@@ -106,26 +90,25 @@ class CountdownEnv(TextEnv):
     """
 
     puzzle: Puzzle
+    _seed_name = "countdown"
 
     def __init__(self, config: CountdownConfig | None = None) -> None:
-        self.config = config or CountdownConfig()
-        self._of_file = {training: puzzles_for(self.config, training=training) for training in (True, False)}
-        self._count = StepCount(None)
+        super().__init__(config or CountdownConfig())
+        one, key = self.config, _puzzle_key
+        self._puzzles: tuple[Sequence[Puzzle], Sequence[Puzzle]] = ((), ())  # none without a file
+        if one.data_path is not None:
+            self._puzzles = split_file(one.data_path, read_puzzles, key, one.val_share, one.max_instances)
 
-    def reset(self, seed: int, mode: str = "train") -> str:
-        generator = SeedTree(seed).child("countdown").generator()
-        puzzles = self._of_file[mode == "train"]
+    def _begin(self, seeds: SeedTree, training: bool) -> None:
+        generator, puzzles = seeds.generator(), self._puzzles[0 if training else 1]
         self.puzzle = puzzles[int(generator.integers(len(puzzles)))] if puzzles else make_puzzle(self.config, generator)
         self._best = 0.0
-        self._count.start()
         self._shown = self._question()
-        return self._shown
 
     def _question(self) -> str:
         return f"Target: {self.puzzle.target}, numbers: {', '.join(map(str, self.puzzle.numbers))}"
 
-    def step(self, action: Any) -> Step:
-        self._count.tick()
+    def _act(self, action: Any) -> Act:
         reward, valid, success = 0.0, True, False
         try:
             value = self._read(action).value
@@ -134,11 +117,10 @@ class CountdownEnv(TextEnv):
             message = "Correct!" if success else f"That comes to {value}."
         except BadExpression as reason:
             valid, message = False, f"That is no answer: {reason}."
-        terminated = success or self._count.steps >= self.config.max_attempts
-        self._count.close(terminated)
+        terminated = success or self._steps >= self.config.max_attempts
         self._best = max(self._best, reward)
         self._shown = message if terminated else f"{message} {self._question()}"
-        return self._shown, reward, terminated, False, step_info(success=success, valid=valid, effective=valid)
+        return reward, terminated, step_info(success, valid, valid)
 
     def _read(self, action: Any) -> Expression:
         """Return the expression in an answer. Raise BadExpression if it is not one, or not with these numbers."""
@@ -211,35 +193,19 @@ def make_puzzle(config: CountdownConfig, generator: np.random.Generator) -> Puzz
     )
 
 
-def puzzles_for(config: CountdownConfig, *, training: bool) -> tuple[Puzzle, ...]:
-    """Return the puzzles of the file for training, or for validation; none without a file."""
-    if config.data_path is None:
-        return ()
-    return _split(file_version(config.data_path), config.max_instances, config.val_share, training)
-
-
-@lru_cache(maxsize=16)
-def _split(source: FileVersion, most: int | None, val_share: float, training: bool) -> tuple[Puzzle, ...]:
-    def key(puzzle: Puzzle) -> str:
-        return f"{puzzle.target} from {sorted(puzzle.numbers)}"
-
-    return train_or_val_items(_read(source, most), key, val_share, training=training)
-
-
-@lru_cache(maxsize=8)
-def _read(source: FileVersion, most: int | None) -> tuple[Puzzle, ...]:
-    puzzles = []
-    for entry in read_entries(source.path, most, ("target", "nums")):
+def read_puzzles(path: str, most: int | None) -> Iterator[Puzzle]:
+    """Yield the puzzles of a file."""
+    for entry in read_entries(path, most, ("target", "nums")):
         target, numbers = entry.field("target"), entry.field("nums")
         if not _is_number(target):
             raise entry.error(f"`target` is {target!r}, where a whole number from 0 up is wanted.")
         if not isinstance(numbers, list) or not numbers or not all(map(_is_number, numbers)):
             raise entry.error(f"`nums` is {numbers!r}, where a list of whole numbers from 0 up is wanted.")
-        puzzles.append(Puzzle(tuple(numbers), target))
-    if not puzzles:
-        what = "there are no puzzles. Give a file of entries with `target` and `nums`."
-        raise data_file_error(source.path, None, what)
-    return tuple(puzzles)
+        yield Puzzle(tuple(numbers), target)
+
+
+def _puzzle_key(puzzle: Puzzle) -> str:
+    return f"{puzzle.target} from {sorted(puzzle.numbers)}"
 
 
 def _is_number(value: object) -> bool:
@@ -252,6 +218,7 @@ _MOST_NUMBERS = 100
 _MOST_DIGITS = 12
 _DEEPEST = 50
 
+_VALUE = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _TOKEN = re.compile(r"\s*([0-9]+|[-+*/()=])")
 _SIGNS = str.maketrans({"\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2212": "-"})
 
@@ -301,22 +268,16 @@ class _Reader:
         self.numbers: list[int] = []
         self.operators: set[str] = set()
 
-    def sum(self) -> Fraction:
-        value = self._product()
-        while sign := self.take("+", "-"):
+    def sum(self, signs: str = "+-") -> Fraction:
+        """Return the value of a sum, or with the signs `*/` of a product."""
+        part = self._signed if signs == "*/" else partial(self.sum, "*/")
+        value = part()
+        while sign := self.take(*signs):
             self.operators.add(sign)
-            other = self._product()
-            value = value + other if sign == "+" else value - other
-        return value
-
-    def _product(self) -> Fraction:
-        value = self._signed()
-        while sign := self.take("*", "/"):
-            self.operators.add(sign)
-            other = self._signed()
+            other = part()
             if sign == "/" and other == 0:
                 raise BadExpression("it divides by zero")
-            value = value * other if sign == "*" else value / other
+            value = _VALUE[sign](value, other)
         return value
 
     def _signed(self) -> Fraction:

@@ -6,46 +6,40 @@ An entry of a file has `query`, `response`, `type` and `original_question`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache, partial
-from typing import Any
+from operator import attrgetter
+from typing import Annotated, Any
 
-from parallel_envs.choices import TextMode, words
-from parallel_envs.groups.envs import base as fields
-from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, step_info
-from parallel_envs.groups.envs.records import (
-    FileVersion,
-    data_file_error,
-    file_version,
-    included_file,
-    read_entries,
-    train_or_val_items,
-)
+from annotated_types import Interval
+
+from parallel_envs.choices import TextMode
+from parallel_envs.groups.envs.base import Act, Count, EnvConfig, Share, Text, TextEnv, step_info
+from parallel_envs.groups.envs.records import included_file, read_entries, split_file
 from parallel_envs.seeding import SeedTree
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaMathQAConfig:
+class MetaMathQAConfig(EnvConfig):
     """Config of a `MetaMathQAEnv`."""
 
-    data_path: str | None = None
-    """A file in the format of MetaMathQA (`MetaMathQA-395K.json`): JSON, JSON Lines or Parquet (extra `data`). None: a
-    small set of arithmetic that comes with the package."""
-    max_instances: int | None = None
+    data_path: Text | None = None
+    """A file in the format of MetaMathQA (`MetaMathQA-395K.json`): JSON, JSON Lines (`.jsonl`) or Parquet (extra
+    `data`). None: a small set of arithmetic that comes with the package."""
+    max_instances: Count | None = None
     """How many questions of the file are used. None: all."""
     skip_unanswered: bool = False
     """Leave out entries whose response has no answer. They are errors otherwise."""
-    val_share: float = 0.1
+    val_share: Share = 0.1
     """The part of the questions that is for the mode `val` alone. 0: both modes use all."""
     score: float = 1.0
     """Reward for the right answer at the first attempt."""
-    decay: float = 0.5
+    decay: Share = 0.5
     """Factor of the reward at each further attempt."""
-    max_attempts: int | None = 5
+    max_attempts: Count | None = 5
     """Answers in an episode. None: no limit."""
-    max_answer_chars: int = 10_000
+    max_answer_chars: Annotated[int, Interval(ge=1, le=1_000_000)] = 10_000
     """An answer that is longer is not read."""
     render_mode: TextMode = "text"
     """There is only `text`."""
@@ -58,20 +52,6 @@ class MetaMathQAConfig:
         return (
             "180 questions of simple arithmetic that come with the package for trying things out. For the full data "
             "give `env_config: {data_path: .../MetaMathQA-395K.json}`."
-        )
-
-    def __post_init__(self) -> None:
-        fields.check(
-            self,
-            data_path=fields.path,
-            max_instances=partial(fields.count, none=True),
-            skip_unanswered=fields.flag,
-            val_share=partial(fields.number, least=0.0, most=1.0),
-            score=fields.number,
-            decay=partial(fields.number, least=0.0, most=1.0),
-            max_attempts=partial(fields.count, none=True),
-            max_answer_chars=partial(fields.count, most=1_000_000),
-            render_mode=words(TextMode),
         )
 
 
@@ -88,38 +68,33 @@ class MetaMathQAEnv(TextEnv):
     """
 
     question: Question
+    _seed_name = "metamathqa"
 
     def __init__(self, config: MetaMathQAConfig | None = None) -> None:
-        self.config = config or MetaMathQAConfig()
-        self._training, self._validation = (questions_for(self.config, training=one) for one in (True, False))
-        self._count = StepCount(None)
+        super().__init__(config or MetaMathQAConfig())
+        one, path = self.config, self.config.data_path or included_file(_INCLUDED)
+        options = (one.max_instances, one.skip_unanswered)
+        self._questions = split_file(path, read_questions, _original_of, one.val_share, *options)
 
-    def reset(self, seed: int, mode: str = "train") -> str:
-        questions = self._training if mode == "train" else self._validation
-        self.question = questions[int(SeedTree(seed).child("metamathqa").generator().integers(len(questions)))]
-        self._success = False
-        self._count.start()
+    def _begin(self, seeds: SeedTree, training: bool) -> None:
+        questions = self._questions[0 if training else 1]
+        self.question = questions[int(seeds.generator().integers(len(questions)))]
         self._shown = self.question.query
-        return self._shown
 
-    def step(self, action: Any) -> Step:
-        self._count.tick()
+    def _act(self, action: Any) -> Act:
         answer = ""
         if isinstance(action, str) and len(action) <= self.config.max_answer_chars:
             found = answer_in(action)  # the whole text without a mark
             answer = action.strip() if found is None else found
-        valid = plain(answer) != ""
-        self._success = is_same_answer(answer, self.question.answer)
-        reward = self.config.score * self.config.decay ** (self._count.steps - 1) if self._success else 0.0
-        terminated = self._success or self._count.steps == self.config.max_attempts
-        self._count.close(terminated)
-        self._shown = "Correct!" if self._success else "Wrong." if terminated else "Wrong. Think again."
-        info = step_info(success=self._success, valid=valid, effective=valid)
-        return self._shown, reward, terminated, False, info
+        valid, success = plain(answer) != "", is_same_answer(answer, self.question.answer)
+        reward = self.config.score * self.config.decay ** (self._steps - 1) if success else 0.0
+        terminated = success or self._steps == self.config.max_attempts
+        self._shown = "Correct!" if success else "Wrong." if terminated else "Wrong. Think again."
+        return reward, terminated, step_info(success, valid, valid)
 
     def metrics(self) -> Mapping[str, float]:
         """Return the attempts of the episode."""
-        return {"attempts": self._count.steps}
+        return {"attempts": self._steps}
 
 
 # ---- questions ------------------------------------------------------------------------------------------------------
@@ -140,24 +115,13 @@ class Question:
     """The question that this one is a variation of; the data set has many variations of each."""
 
 
-def questions_for(config: MetaMathQAConfig, *, training: bool) -> tuple[Question, ...]:
-    """Return the questions for training, or for validation. A process reads and splits each version of a file once."""
-    source = file_version(config.data_path or included_file(_INCLUDED))
-    return _split(source, config.max_instances, config.skip_unanswered, config.val_share, training)
+_original_of = attrgetter("original")
 
 
-@lru_cache(maxsize=16)
-def _split(
-    source: FileVersion, most: int | None, skip_unanswered: bool, val_share: float, training: bool
-) -> tuple[Question, ...]:
-    questions = _read(source, most, skip_unanswered)
-    return train_or_val_items(questions, lambda question: question.original, val_share, training=training)
-
-
-@lru_cache(maxsize=8)
-def _read(source: FileVersion, most: int | None, skip_unanswered: bool) -> tuple[Question, ...]:
-    questions = []
-    for entry in read_entries(source.path):
+def read_questions(path: str, most: int | None, skip_unanswered: bool) -> Iterator[Question]:
+    """Yield the first questions of a file."""
+    num_questions = 0
+    for entry in read_entries(path):
         response = entry.text("response")
         answer = answer_in(response)
         if not answer and skip_unanswered:
@@ -165,15 +129,11 @@ def _read(source: FileVersion, most: int | None, skip_unanswered: bool) -> tuple
         query = entry.text("query")
         if not answer:
             raise entry.error(f"`response` has no answer behind {MARK!r}. Mend it, or give skip_unanswered=True.")
-        kind = entry.text("type") if entry.has("type") else ""
-        original = entry.text("original_question") if entry.has("original_question") else query
-        questions.append(Question(query, answer, response, kind, original))
-        if len(questions) == most:
-            break
-    if not questions:
-        what = "there are no questions. Give a file of entries with `query` and `response`."
-        raise data_file_error(source.path, None, what)
-    return tuple(questions)
+        original = entry.text_or_empty("original_question") or query
+        yield Question(query, answer, response, entry.text_or_empty("type"), original)
+        num_questions += 1
+        if num_questions == most:
+            return
 
 
 # ---- answers: texts are compared, and numbers by value; nothing is run ----------------------------------------------

@@ -1,7 +1,7 @@
 """Data files: their entries, their versions, the split into train and val, and errors that name file and line.
 
-A file is JSON Lines, JSON with one array or one object of entries, or Parquet. Parquet is read with `pyarrow`, which
-the extra `data` installs; the line of an entry is then the number of its row.
+A file is JSON Lines (`.jsonl`), JSON with one array or one object of entries, or Parquet. Parquet is read with
+`pyarrow`, which the extra `data` installs; the line of an entry is then the number of its row.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,10 +79,10 @@ def included_file(name: str) -> str:
     return str(Path(__file__).parent / "data" / name)
 
 
-def train_or_val_items(
-    items: Sequence[Item], key: Callable[[Item], str], val_share: float, *, training: bool
-) -> tuple[Item, ...]:
-    """Return the items for training, or those for validation, in their order; the same in every process.
+def train_val_split(
+    items: Sequence[Item], key: Callable[[Item], str], val_share: float
+) -> tuple[Sequence[Item], Sequence[Item]]:
+    """Return the items for training and those for validation, in their order; the same in every process.
 
     The keys are sorted by their hash; the first `val_share` of them, and at least one of two, are for validation. Items
     with the same key stay together. With a share of 0 or a single key, both get all items.
@@ -93,9 +94,26 @@ def train_or_val_items(
 
     keys = sorted({key(item) for item in items}, key=hashed)
     if val_share == 0.0 or len(keys) == 1:
-        return tuple(items)
+        return items, items
     chosen = set(keys[: min(max(round(val_share * len(keys)), 1), len(keys) - 1)])
-    return tuple(item for item in items if (key(item) in chosen) != training)
+    return [item for item in items if key(item) not in chosen], [item for item in items if key(item) in chosen]
+
+
+def split_file(
+    path: str, read: Callable[..., Iterable[Item]], key: Callable[[Item], str], val_share: float, *options: Any
+) -> tuple[Sequence[Item], Sequence[Item]]:
+    """Return what `read(path, *options)` yields, split. A process reads and splits each version of a file once."""
+    return _split_version(file_version(path), read, key, val_share, options)
+
+
+@lru_cache(maxsize=16)
+def _split_version(
+    source: FileVersion, read: Any, key: Callable[[Any], str], val_share: float, options: tuple[Any, ...]
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    items = tuple(read(source.path, *options))
+    if not items:
+        raise data_file_error(source.path, None, "there are no entries that can be used. Give another file.")
+    return train_val_split(items, key, val_share)
 
 
 # ---- entries --------------------------------------------------------------------------------------------------------
@@ -132,6 +150,9 @@ class Entry:
             raise self.error(f"`{name}` is {_shortened(found)}, where a text is wanted.")
         return found
 
+    def text_or_empty(self, name: str) -> str:
+        return self.text(name) if self.has(name) else ""
+
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the texts in a field. Raise DataFileError if it is not a list of texts."""
         found = self.field(name)
@@ -145,9 +166,9 @@ def read_entries(
 ) -> Iterator[Entry]:
     """Yield the entries of a file in their order, the first `most` of them.
 
-    A file `.parquet` is a table of entries, of which only `fields` are read if it has all of them. In a file `.jsonl`,
-    or if the lines look like entries (see `_is_in_lines`), each line is an entry. Else the file is one JSON array or
-    object of entries, or with `lists`, their name in errors, an object of lists of entries.
+    A file `.parquet` is a table of entries, of which only `fields` are read if it has all of them. In a file `.jsonl`
+    each line is an entry. Any other file is one JSON array or object of entries, or with `lists`, their name in errors,
+    an object of lists of entries.
     """
     if path.endswith(".parquet"):
         entries = _rows(path, fields)
@@ -157,8 +178,7 @@ def read_entries(
         except (OSError, UnicodeDecodeError) as error:
             what = f"cannot be read ({error}). Give the path of a file of JSON or JSON Lines."
             raise data_file_error(path, None, what) from error
-        by_line = path.endswith(".jsonl") or _is_in_lines(content)
-        entries = _lines(path, content) if by_line else _items(path, content, lists)
+        entries = _lines(path, content) if path.endswith(".jsonl") else _items(path, content, lists)
     yield from islice(entries, most)
 
 
@@ -178,37 +198,13 @@ def _rows(path: str, fields: Sequence[str]) -> Iterator[Entry]:
         raise data_file_error(path, None, f"cannot be read ({error}). Give the path of a Parquet file.") from error
 
 
-def _nonblank_lines(content: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, with their numbers. Files are large: lines are copied one at a time."""
-    for number, found in enumerate(_LINE.finditer(content), start=1):
-        if words := found[0].strip():
-            yield number, words
-
-
-def _is_in_lines(content: str) -> bool:
-    """Return whether each line is an entry, rather than the whole text a value.
-
-    The first line must be an object, and have other lines beside it or a field that holds neither an entry nor entries.
-    """
-    lines = (words for _, words in _nonblank_lines(content))
-    first, second = next(lines, ""), next(lines, "")
-    try:
-        value = json.loads(first)
-    except (ValueError, RecursionError):
-        return False
-    entries = value.values() if isinstance(value, dict) else ()
-    return isinstance(value, dict) and (
-        second != ""
-        or any(not isinstance(item, dict) for one in entries for item in (one if isinstance(one, list) else [one]))
-    )
-
-
 def _lines(path: str, content: str) -> Iterator[Entry]:
-    for line, words in _nonblank_lines(content):
-        try:
-            yield Entry(json.loads(words), path, line)
-        except (ValueError, RecursionError) as error:
-            raise _unreadable(path, line, error) from error
+    for line, found in enumerate(_LINE.finditer(content), start=1):  # files are large: one line at a time is copied
+        if words := found[0].strip():
+            try:
+                yield Entry(json.loads(words), path, line)
+            except (ValueError, RecursionError) as error:
+                raise _unreadable(path, line, error) from error
 
 
 def _unreadable(path: str, line: int, error: Exception) -> DataFileError:
@@ -242,8 +238,8 @@ def _items(path: str, content: str, lists: str | None) -> Iterator[Entry]:
             raise cursor.error(f"this is not a list of {lists}.")
         for _ in cursor.pieces():
             yield cursor.entry(key)
-    if cursor.peek():
-        raise cursor.error(f"more stands behind the last {content[: cursor.place].rstrip()[-1]!r}.")
+    if found := cursor.peek():
+        raise cursor.error(f"{found!r} stands behind the end. A file with an entry in each line is named `.jsonl`.")
 
 
 class _Cursor:
@@ -251,56 +247,44 @@ class _Cursor:
 
     def __init__(self, path: str, content: str) -> None:
         self._path, self._content = path, content
-        self.place = 0
-        self._line, self._counted = 1, 0
-
-    def error(self, what: str) -> DataFileError:
-        return data_file_error(self._path, self._line_here(), what)
-
-    def _line_here(self) -> int:
-        self._line += self._content.count("\n", self._counted, self.place)
-        self._counted = self.place
-        return self._line
+        self._place, self._counted, self._line = 0, 0, 1
 
     def peek(self) -> str:
-        """Return the next character that is not space; empty at the end."""
-        found = _SPACE.match(self._content, self.place)
-        self.place = found.end() if found else self.place
-        return self._content[self.place : self.place + 1]
+        """Move to the next character that is not space, and return it; empty at the end."""
+        self._place = _SPACE.match(self._content, self._place).end()  # type: ignore[union-attr]  # it always matches
+        self._line += self._content.count("\n", self._counted, self._place)
+        self._counted = self._place
+        return self._content[self._place : self._place + 1]
 
-    def _take(self, wanted: str) -> str:
-        """Move past the next character, which must be one of `wanted`."""
-        found = self.peek()
-        if not found or found not in wanted:
-            raise self.error(f"{found or 'the end'!r} stands where one of {wanted!r} is wanted.")
-        self.place += 1
-        return found
+    def error(self, what: str) -> DataFileError:
+        return data_file_error(self._path, self._line, what)
 
     def entry(self, key: str | None) -> Entry:
         """Return the next value, and its line."""
         self.peek()
-        line = self._line_here()
         try:
-            value, self.place = _DECODER.raw_decode(self._content, self.place)
+            value, self._place = _DECODER.raw_decode(self._content, self._place)
         except (ValueError, RecursionError) as error:
-            raise _unreadable(self._path, getattr(error, "lineno", line), error) from error
-        return Entry(value, self._path, line, key)
+            raise _unreadable(self._path, getattr(error, "lineno", self._line), error) from error
+        return Entry(value, self._path, self._line, key)
+
+    def _take(self, wanted: str) -> str:
+        """Move past the next character, which must be one of `wanted`."""
+        if (found := self.peek()) == "" or found not in wanted:
+            raise self.error(f"{found or 'the end'!r} stands where one of {wanted!r} is wanted.")
+        self._place += 1
+        return found
 
     def pieces(self) -> Iterator[str | None]:
-        """Go through an array or an object, stop before each value, and yield its key, or None in an array."""
-        opened = self._take("[{")
-        closing = "]" if opened == "[" else "}"
-        if self.peek() == closing:
-            self._take(closing)
-            return
-        while True:
-            key: str | None = None
-            if opened == "{":
-                found = self.entry(None)
-                key = found.value
-                if not isinstance(key, str):
-                    raise found.error(f"{_shortened(key)} is no key: keys are texts.")
+        """Stop before each value of an array or an object, and yield its key, or None in an array."""
+        is_object = self._take("[{") == "{"
+        closing = "}" if is_object else "]"
+        found = "" if self.peek() != closing else self._take(closing)
+        while found != closing:
+            key = self.entry(None) if is_object else None
+            if key is not None:
+                if not isinstance(key.value, str):
+                    raise key.error(f"{_shortened(key.value)} is no key: keys are texts.")
                 self._take(":")
-            yield key
-            if self._take("," + closing) == closing:
-                return
+            yield None if key is None else key.value
+            found = self._take("," + closing)

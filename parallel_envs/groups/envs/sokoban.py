@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cache, partial
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from annotated_types import Interval
 
-from parallel_envs.choices import RenderMode, TileFormat
-from parallel_envs.groups.envs import base as fields
-from parallel_envs.groups.envs import tiles
-from parallel_envs.groups.envs.base import Step, StepCount, action_number, step_info
+from parallel_envs.groups.envs.base import Act, Count, Span, action_number, step_info
+from parallel_envs.groups.envs.tiles import Picture, RoomConfig, RoomEnv, plain, with_disc, with_square
 from parallel_envs.seeding import SeedTree
 
-KINDS = ("wall", "empty", "target", "box on target", "box", "player", "player on target")
-"""Kinds of tiles, by their number in `grid_lookup`."""
 WALL, EMPTY, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
-
-GRID_LOOKUP = {0: "#", 1: "_", 2: "O", 3: "√", 4: "X", 5: "P", 6: "S"}
-DIM_ROOM = (6, 6)
+"""Kinds of tiles, by number."""
+SIGNS = {WALL: "#", EMPTY: "_", TARGET: "O", BOX_ON_TARGET: "√", BOX: "X", PLAYER: "P", PLAYER_ON_TARGET: "S"}
+_ON_TARGET = {EMPTY: TARGET, BOX: BOX_ON_TARGET, PLAYER: PLAYER_ON_TARGET}
 ACTIONS = {1: "Up", 2: "Down", 3: "Left", 4: "Right"}
+DIM_ROOM = (6, 6)
+Side = Annotated[int, Interval(ge=3, le=50)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SokobanConfig:
+class SokobanConfig(RoomConfig):
     """Config of a `SokobanEnv`."""
 
-    dim_room: fields.Span = DIM_ROOM
+    dim_room: tuple[Side, Side] = DIM_ROOM
     """Rows and columns, the outer walls included."""
-    dim_x: int | None = None
+    dim_x: Side | None = None
     """Rows, instead of the first of `dim_room`, which then has this value."""
-    dim_y: int | None = None
+    dim_y: Side | None = None
     """Columns, likewise."""
-    num_boxes: int = 3
+    num_boxes: Count = 3
     """Boxes, and as many targets."""
     search_depth: int = 300
     """The most moves of a solution; most solutions are far shorter."""
-    min_solution_steps: fields.Span | None = None
+    min_solution_steps: Span | None = None
     """The fewest and the most moves of a solution: rooms outside are not used. None: any."""
-    max_steps: int | None = 100
-    """Steps after which an episode is truncated. None: never."""
-    max_reset_tries: int = 1000
+    max_reset_tries: Count = 1000
     """Rooms that a reset tries before it raises an error."""
     step_reward: float = -0.1
     """Reward of each step."""
@@ -51,64 +47,29 @@ class SokobanConfig:
     """Reward for a box that comes onto a target; subtracted for a box that leaves one."""
     success_reward: float = 10.0
     """Reward when all boxes are on targets."""
-    action_lookup: Mapping[int, str] = field(default_factory=lambda: dict(ACTIONS))
-    """The names of the actions 1 to 4: up, down, left, right."""
-    grid_lookup: Mapping[int, str] = field(default_factory=lambda: dict(GRID_LOOKUP))
-    """The signs of wall, empty, target, box on target, box, player, player on target: 0 to 6."""
-    grid_vocab: Mapping[str, str] | None = None
-    """Meanings of the signs in `grid_lookup`. For prompts; the env does not read it."""
-    observation_format: TileFormat = "grid"
-    """The room in text: a `grid`, coordinates (`coord`), or both (`grid_coord`)."""
-    render_mode: RenderMode = "text"
-    """States are `text`, or pictures (`rgb_array`)."""
+    _actions = ACTIONS
+    _signs = SIGNS
 
     def __post_init__(self) -> None:
-        rows, columns = fields.pair("dim_room", self.dim_room)
-        if (rows, columns) != DIM_ROOM:
+        super().__post_init__()
+        rows, columns = self.dim_room
+        if self.dim_room != DIM_ROOM:
             for name, given, size in (("dim_x", self.dim_x, rows), ("dim_y", self.dim_y, columns)):
                 if given not in (None, size):
                     raise ValueError(f"{name}={given} and dim_room={[rows, columns]} contradict each other. Give one.")
-        rows = fields.count("dim_room[0]", rows if self.dim_x is None else self.dim_x, least=3, most=50)
-        columns = fields.count("dim_room[1]", columns if self.dim_y is None else self.dim_y, least=3, most=50)
-        object.__setattr__(self, "dim_room", (rows, columns))
-        fields.check(
-            self,
-            grid_lookup=partial(fields.lookup, known=GRID_LOOKUP),
-            action_lookup=partial(fields.lookup, known=ACTIONS, of_actions=True),
-            num_boxes=fields.count,
-            search_depth=partial(fields.count, least=self.num_boxes),  # each box takes a move at least
-            max_steps=partial(fields.count, none=True),
-            max_reset_tries=fields.count,
-            step_reward=fields.number,
-            box_reward=fields.number,
-            success_reward=fields.number,
-            observation_format=tiles.FORMATS,
-            render_mode=tiles.RENDER_MODES,
-        )
-        if max(rows, columns) < 5:
-            raise ValueError(
-                f"dim_room={self.dim_room} leaves no row or column of three tiles, which a push takes. Give 5 or more."
-            )
-        # A step of the walk that carves the floor adds at most three tiles to those around the last one.
-        floor = min((rows - 2) * (columns - 2), 2 + 3 * walk_steps(rows, columns))
-        most = (floor - 1) // 2
-        if min(rows, columns) == 3:  # in a corridor the player reaches only two boxes
-            most = min(most, 2)
+        rows, columns = self.dim_x or rows, self.dim_y or columns
+        self._replace(dim_room=(rows, columns))
+        most = ((rows - 2) * (columns - 2) - 1) // 2
         if self.num_boxes > most:
             raise ValueError(
                 f"num_boxes={self.num_boxes}: in a room of {rows} by {columns} there is space for {most} at most, with "
                 "their targets and a player. Give fewer boxes or a larger room."
             )
         if self.min_solution_steps is not None:
-            fewest, most = fields.span("min_solution_steps", self.min_solution_steps, least=1)
-            # No solution has more moves than there are positions on its way.
-            longest = min(self.search_depth, math.comb(floor, self.num_boxes) * (floor - self.num_boxes) - 1)
-            fields.count("min_solution_steps[0]", fewest, most=longest)
-            fields.count("min_solution_steps[1]", most, least=self.num_boxes)  # each box takes a move at least
-            object.__setattr__(self, "min_solution_steps", (fewest, most))
+            self._check_spans("min_solution_steps")
 
 
-class SokobanEnv:
+class SokobanEnv(RoomEnv):
     """Push the boxes onto the targets.
 
     Actions 1 to 4 go up, down, left, right, and push a box that is in the way if the tile behind it is free. Other
@@ -121,16 +82,21 @@ class SokobanEnv:
     holds actions that solve the room, for oracles; no state contains them.
     """
 
-    uses_global_random = False
     room: Room
+    _seed_name = "sokoban"
+    _listed: ClassVar = {
+        "Targets": (TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET),
+        "Boxes": (BOX,),
+        "Boxes on target": (BOX_ON_TARGET,),
+        "Player": (PLAYER,),
+        "Player on target": (PLAYER_ON_TARGET,),
+    }
 
     def __init__(self, config: SokobanConfig | None = None) -> None:
-        self.config = config or SokobanConfig()
-        self.action_lookup: Mapping[Any, str] | None = dict(self.config.action_lookup)
-        self._count = StepCount(self.config.max_steps)
+        super().__init__(config or SokobanConfig())
 
-    def reset(self, seed: int, mode: str = "train") -> Any:
-        config, generator = self.config, SeedTree(seed).child("sokoban").generator()
+    def _begin(self, seeds: SeedTree, training: bool) -> None:
+        config, generator = self.config, seeds.generator()
         steps = config.min_solution_steps or (1, config.search_depth)
         for _ in range(config.max_reset_tries):
             room = random_room(config.dim_room, config.num_boxes, config.search_depth, steps, generator)
@@ -143,53 +109,61 @@ class SokobanEnv:
                 "a larger room, fewer boxes, or a wider range of solutions."
             )
         self.room = room
-        self._moves = moves(self.room.width)
-        self._position = (self.room.player, self.room.boxes)
+        self._moves = moves(room.width)
+        self._position = (room.player, room.boxes)
         self._on_target = 0  # no box begins there
-        self._grid = _Grid(self.room, self.config.grid_lookup)
-        self._count.start()
-        return self._state()
+        self._tiles = [WALL] * (room.height * room.width)
+        self._signs = [config.grid_lookup[WALL]] * len(self._tiles)
+        self._redraw(room.floor)
 
-    def step(self, action: Any) -> Step:
-        self._count.tick()
-        number = action_number(action)
+    def _act(self, action: Any) -> Act:
+        config, room, before, on_target = self.config, self.room, self._position, self._on_target
+        number = action if type(action) is int else action_number(action)  # a call less for nearly all
         move = None if number is None else self._moves.get(number)
-        effective = move is not None and self._move(move)
-        on_target = len(self._position[1] & self.room.targets) if effective else self._on_target
-        won = on_target == self.config.num_boxes
-        reward = self.config.step_reward + self.config.box_reward * (on_target - self._on_target)
+        effective = False
+        if move is not None:
+            self._position = player, boxes = after(room.floor, before, move)
+            if effective := player != before[0]:
+                self._redraw((before[0], player, player + move) if boxes is not before[1] else (before[0], player))
+                on_target = len(boxes & room.targets)
+        won = on_target == config.num_boxes
+        reward = config.step_reward + config.box_reward * (on_target - self._on_target)
         self._on_target = on_target
-        truncated = self._count.close(won)
-        info = step_info(success=won, valid=move is not None, effective=effective, boxes_on_target=on_target)
-        return self._state(), reward + (self.config.success_reward if won else 0.0), won, truncated, info
+        info = step_info(won, move is not None, effective)
+        info["boxes_on_target"] = on_target
+        return reward + (config.success_reward if won else 0.0), won, info
 
-    def _move(self, move: int) -> bool:
-        """Do a move; return False if it has no effect."""
-        before = self._position
-        self._position = player, boxes = after(self.room.floor, before, move)
-        if player == before[0]:
-            return False
-        changed = (before[0], player, player + move) if boxes is not before[1] else (before[0], player)
-        self._grid.redraw(changed, player, boxes)
-        return True
+    def _redraw(self, tiles: Boxes | tuple[int, ...]) -> None:
+        """Draw these tiles again: a move changes two or three."""
+        (player, boxes), targets, signs = self._position, self.room.targets, self.config.grid_lookup
+        for tile in tiles:
+            kind = PLAYER if tile == player else BOX if tile in boxes else EMPTY
+            if tile in targets:
+                kind = _ON_TARGET[kind]
+            self._tiles[tile] = kind
+            self._signs[tile] = signs[kind]
 
-    def _state(self) -> Any:
-        if self.config.render_mode == "rgb_array":
-            return tiles.picture_state(self._grid.picture())
-        return self._grid.text(self.config.observation_format)  # at every step, so `render`'s checks are left out
+    def _kinds(self) -> list[list[int]]:
+        width, kinds = self.room.width, self._tiles
+        return [kinds[start : start + width] for start in range(0, len(kinds), width)]
 
-    def render(self, mode: str | None = None) -> Any:
-        """Return the room as text or as an RGB array; by default in the form of the states."""
-        if tiles.checked_mode(mode, self.config.render_mode) == "rgb_array":
-            return self._grid.picture()
-        return self._grid.text(self.config.observation_format)
+    def _grid(self) -> str:
+        width, signs = self.room.width, self._signs
+        return "\n".join(["".join(signs[start : start + width]) for start in range(0, len(signs), width)])
+
+    @staticmethod
+    @cache
+    def _stamps() -> Sequence[Picture]:
+        floor = plain((210, 200, 180))
+        target = with_disc(floor, (200, 60, 60), 3)
+        box, box_on_target = with_square(floor, (160, 110, 50), 2), with_square(target, (90, 160, 70), 2)
+        player = with_disc(floor, (50, 90, 200), 6)
+        player_on_target = with_disc(with_disc(floor, (200, 60, 60), 7.5), (50, 90, 200), 6)
+        return plain((90, 90, 100)), floor, target, box_on_target, box, player, player_on_target
 
     def metrics(self) -> Mapping[str, float]:
         """Return the boxes on targets, and the moves of the known solution."""
         return {"boxes_on_target": self._on_target, "solution_steps": len(self.room.solution)}
-
-    def close(self) -> None:
-        """Do nothing: the env holds nothing."""
 
 
 # ---- rooms ----------------------------------------------------------------------------------------------------------
@@ -209,11 +183,6 @@ _TURN_CHANCE = 0.35
 _BRUSH_CHANCE = 0.45
 _STEPS_PER_SIDE = 1.7
 _DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
-
-
-def walk_steps(rows: int, columns: int) -> int:
-    """Return the number of steps of the walk that carves a room of this size, the outer walls included."""
-    return int(_STEPS_PER_SIDE * (rows + columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +291,7 @@ def carve(height: int, width: int, generator: np.random.Generator) -> Boxes:
     row, column = int(generator.integers(1, height - 1)), int(generator.integers(1, width - 1))
     step = direction()
     floor = {row * width + column}
-    for _ in range(walk_steps(height, width)):
+    for _ in range(int(_STEPS_PER_SIDE * (height + width))):
         if generator.random() < _TURN_CHANCE:
             step = direction()
         row = min(max(row + step[0], 1), height - 2)
@@ -332,69 +301,3 @@ def carve(height: int, width: int, generator: np.random.Generator) -> Boxes:
             if chance < _BRUSH_CHANCE and 0 < row + down < height - 1 and 0 < column + right < width - 1:
                 floor.add((row + down) * width + column + right)
     return frozenset(floor)
-
-
-# ---- drawing --------------------------------------------------------------------------------------------------------
-
-
-class _Grid:
-    """The tiles of a room. A move changes two or three of them, so the others are not drawn again."""
-
-    def __init__(self, room: Room, signs: Mapping[int, str]) -> None:
-        self._room = room
-        self._signs = signs
-        self._kinds = [WALL] * (room.height * room.width)
-        self._cells = [signs[WALL]] * len(self._kinds)
-        self.redraw(room.floor, room.player, room.boxes)
-
-    def redraw(self, tiles: Boxes | tuple[int, ...], player: int, boxes: Boxes) -> None:
-        """Draw these tiles again."""
-        targets = self._room.targets
-        for tile in tiles:
-            kind = PLAYER if tile == player else BOX if tile in boxes else EMPTY
-            if tile in targets:
-                kind = _ON_TARGET[kind]
-            self._kinds[tile] = kind
-            self._cells[tile] = self._signs[kind]
-
-    def text(self, style: str) -> str:
-        width, cells = self._room.width, self._cells
-        grid = "\n".join(["".join(cells[start : start + width]) for start in range(0, len(cells), width)])
-        if style == "grid":  # the usual style, at every step
-            return grid
-        named = self._named()
-        places = {name: tiles.places_of(named, *kinds) for name, kinds in _LISTED.items()}
-        return tiles.room_as_text((self._room.height, self._room.width), places, grid, style)
-
-    def picture(self) -> tiles.Picture:
-        return tiles.room_as_picture(self._named(), _stamps())
-
-    def _named(self) -> list[list[str]]:
-        width, kinds = self._room.width, self._kinds
-        return [[KINDS[kind] for kind in kinds[start : start + width]] for start in range(0, len(kinds), width)]
-
-
-_LISTED = {
-    "Targets": ("target", "box on target", "player on target"),
-    "Boxes": ("box",),
-    "Boxes on target": ("box on target",),
-    "Player": ("player",),
-    "Player on target": ("player on target",),
-}
-"""Lines of the coordinates: the kinds of tiles in each."""
-_ON_TARGET = {EMPTY: TARGET, BOX: BOX_ON_TARGET, PLAYER: PLAYER_ON_TARGET}
-
-
-@cache
-def _stamps() -> Mapping[str, tiles.Picture]:
-    floor = tiles.plain((210, 200, 180))
-    target = tiles.with_disc(floor, (200, 60, 60), 3)
-    return {
-        "wall": tiles.plain((90, 90, 100)),
-        "empty": floor,
-        "target": target,
-        "box": tiles.with_square(floor, (160, 110, 50), 2),
-        "box on target": tiles.with_square(target, (90, 160, 70), 2),
-        "player": tiles.with_disc(floor, (50, 90, 200), 6),
-        "player on target": tiles.with_disc(tiles.with_disc(floor, (200, 60, 60), 7.5), (50, 90, 200), 6),
-    }

@@ -11,13 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallel_envs.errors import EnvError, ParallelEnvsError
-from parallel_envs.groups.envs.records import (
-    DataFileError,
-    data_file_error,
-    file_version,
-    read_entries,
-    train_or_val_items,
-)
+from parallel_envs.groups.envs.records import DataFileError, data_file_error, read_entries, train_val_split
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -39,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @few
 @given(st.lists(VALUES, max_size=5), st.data())
-def test_arrays_and_lines_are_read_entry_by_entry_and_what_is_cut_off_is_told(
+def test_arrays_and_lines_are_read_entry_by_entry_and_a_cut_is_told(
     folder: Path, values: list[Any], data: st.DataObject
 ) -> None:
     dense, indented = json.dumps(values), json.dumps(values, indent=1)
@@ -81,75 +75,37 @@ def test_any_text_is_read_or_refused(folder: Path, content: str, name: str) -> N
         list(read_entries(written(folder, name, content.encode(errors="replace").decode())))
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
+def test_a_mistake_is_named_with_its_line(tmp_path: Path) -> None:
+    for content, words in (
         ('[\n{"a": 1},\n{"a": }\n]', "line 3: this is not JSON"),
         ('[\n{"a": 1}\n{"a": 2}\n]', r"line 3: '\{' stands where one of ',\]' is wanted"),
         ("[\n1,\n2", "line 3: 'the end' stands where"),
-        ("[1] 2", "line 1: more stands behind the last ']'"),
+        ('{"a": 1}\n{"a": 2}', r"line 2: '\{' stands behind the end. A file with an entry in each line is named"),
         ("{\n1: 2}", "line 2: 1 is no key"),
         ('"text"', "line 1: '\"' stands where one of"),
         ("[" * 100_000, "line 1: this cannot be read"),
         ("[" + "9" * 5000 + "]", "line 1: this cannot be read"),
-        # objects of entries are not taken for lines
         ('{\n"B1":\n{"a": 1},\n"B2":\n{"a": }\n}', "line 5: "),
-        ('{"B1": [\n{"a": 1}\n{"a": 2}\n]}', "line 3: "),
-        ('{"B1": [\n{"a": 1},\n{"a": 2},\n{"a" 3}\n]}', "line 4: "),
         ('{"B1": [{"a": 1},\n{"a": 2}\n],\n"B2" []}', "line 4: "),
-    ],
-)
-def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, content: str, words: str) -> None:
-    with pytest.raises(DataFileError, match=rf"broken\.json, {words}"):
-        list(read_entries(written(tmp_path, "broken.json", content)))
-
-
-def test_files_are_read_as_far_as_wanted_whatever_they_are(tmp_path: Path) -> None:
-    much = written(tmp_path, "much.json", "[1, 2, 3, broken")
-    assert [entry.value for entry in read_entries(much, 3)] == [1, 2, 3]
-    (tmp_path / "marked.json").write_bytes(b"\xef\xbb\xbf[1]")  # a mark of byte order is no fault
-    assert [entry.value for entry in read_entries(str(tmp_path / "marked.json"))] == [1]
-    [entry] = read_entries(written(tmp_path, "nan.json", '[{"a": NaN, "b": null, "c": 0.0}]'))
-    assert [entry.has(name) for name in "abcd"] == [False, False, True, False]
+        ('{\n"a": [],\n"b":\n5}', "line 4: this is not a list of things"),
+    ):
+        path = written(tmp_path, "broken.json", content)
+        with pytest.raises(DataFileError, match=rf"broken\.json, {words}"):
+            list(read_entries(path, lists="things" if "things" in words else None))
+    with pytest.raises(DataFileError, match=r"lines\.jsonl, line 3: this is not JSON"):
+        list(read_entries(written(tmp_path, "lines.jsonl", '\n{"a": 1}\n{"a":\n')))
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataFileError, match=r"bytes\.json: cannot be read"):
         list(read_entries(str(tmp_path / "bytes.json")))
-    with pytest.raises(DataFileError, match="none: cannot be read"):
-        file_version(str(tmp_path / "none"))
-    with pytest.raises(DataFileError, match="line 4: this is not a list of things"):
-        list(read_entries(written(tmp_path, "lists.json", '{\n"a": [],\n"b":\n5}'), lists="things"))
 
 
-BROKEN = ['{"a": 1', '{"a": }', '{"a":', '{"a": 1,', '{"a": "x', '{"a": [1, 2}', '{"a": [', '{"a": 1}}', '{"a": 1} {']
-
-
-@pytest.mark.parametrize("blank", ["", "\n", " \n\n"])
-def test_the_broken_line_is_the_one_that_is_named(tmp_path: Path, blank: str) -> None:
-    others = '{"a": 2}\n{"a": 3}\n'
-    begins = blank.count("\n") + 1
-    whole = [(one.value, one.line, one.key) for one in read_entries(written(tmp_path, "a.json", f"{blank}{others}"))]
-    assert whole == [({"a": 2}, begins, None), ({"a": 3}, begins + 1, None)]
-    for first in (*BROKEN, "{a: 1}"):
-        with pytest.raises(DataFileError) as caught:
-            list(read_entries(written(tmp_path, "lines.json", f"{blank}{first}\n{others}")))
-        assert (caught.value.line or 0) >= begins  # an object may go on in the next lines
-    with pytest.raises(DataFileError, match=rf"lines.json, line {begins + 1}: this is not JSON"):
-        list(read_entries(written(tmp_path, "lines.json", f'{blank}{{"a": 1}}\n{{"a":\n')))
-
-
-@pytest.mark.parametrize(
-    ("only", "keys"),
-    [
-        ('{"query": "?", "response": "no"}', [None]),
-        ('{"nums": [2, 3], "target": 5}', [None]),
-        ('{"B1": {"attributes": []}, "B2": {}}', ["B1", "B2"]),
-        ('{"B1": [{"instruction": "?"}], "B2": []}', ["B1", "B2"]),
-        ("{}", []),
-    ],
-)
-def test_a_single_line_is_an_entry_if_it_has_fields_of_its_own(tmp_path: Path, only: str, keys: list[Any]) -> None:
-    for content in (only, f"{only}\n", f"\n{only}"):
-        assert [entry.key for entry in read_entries(written(tmp_path, "one.json", content))] == keys
+def test_no_more_is_read_than_wanted_and_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    much = written(tmp_path, "much.json", "[1, 2, 3, broken")
+    assert [entry.value for entry in read_entries(much, 3)] == [1, 2, 3]
+    (tmp_path / "marked.json").write_bytes(b"\xef\xbb\xbf[1]")
+    assert [entry.value for entry in read_entries(str(tmp_path / "marked.json"))] == [1]
+    [entry] = read_entries(written(tmp_path, "nan.json", '[{"a": NaN, "b": null, "c": 0.0}]'))
+    assert [entry.has(name) for name in "abcd"] == [False, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -168,20 +124,12 @@ def test_errors_belong_to_the_package_and_are_told_again_by_their_text(path: str
 
 @few
 @given(st.lists(st.text(max_size=3), max_size=40), st.floats(0.0, 1.0))
-def test_halves_share_no_key_and_lose_nothing(items: list[str], share: float) -> None:
-    train, val = (train_or_val_items(items, str, share, training=training) for training in (True, False))
+def test_train_and_val_share_no_key_and_lose_nothing(items: list[str], share: float) -> None:
+    train, val = train_val_split(items, str, share)
     if share == 0.0 or len(set(items)) <= 1:
-        assert train == val == tuple(items)
+        assert train == val == items
         return
     assert set(train).isdisjoint(val)
     assert sorted([*train, *val]) == sorted(items)
-    assert train
-    assert val
+    assert min(len(train), len(val)) > 0
     assert abs(len(set(val)) - share * len(set(items))) <= 1
-
-
-def test_a_key_stays_where_it_is_when_others_come() -> None:
-    fewer, more = (
-        set(train_or_val_items([str(n) for n in range(top)], str, 0.1, training=False)) for top in (100, 200)
-    )
-    assert len(fewer & more) >= 5

@@ -5,19 +5,41 @@ import json
 import math
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_envs.groups.envs.records import DataFileError, included_file
 from parallel_envs.groups.envs.webshop import WebShopConfig, WebShopEnv
-from parallel_envs.groups.envs.webshop.products import Goal
-from parallel_envs.groups.envs.webshop.shop import INCLUDED, Records, _shop, _split, shop_for, wishes_for
+from parallel_envs.groups.envs.webshop.products import (
+    Goal,
+    Product,
+    Score,
+    has_attribute,
+    has_option,
+    score,
+    similarity,
+    type_score,
+    words_of,
+)
+from parallel_envs.groups.envs.webshop.shop import (
+    INCLUDED,
+    K1,
+    B,
+    Index,
+    Records,
+    _shop,
+    _split,
+    columns_of,
+    shop_for,
+    wishes_for,
+)
 
 # ---- playing -------------------------------------------------------------------------------------
 
@@ -91,15 +113,6 @@ def test_pages_lead_to_one_another() -> None:
     assert env.step("click[back to search]")[0] == start
 
 
-@pytest.mark.parametrize("page_size", [4, 5])
-def test_the_last_page_of_results_leads_no_further(page_size: int) -> None:
-    env = WebShopEnv(WebShopConfig(page_size=page_size, num_results=10))
-    env.reset(0)
-    env.step("search[shirt]")
-    led = [env.step("click[next >]")[4]["action_is_valid"] for _ in range(3)]
-    assert led == ([True, True, False] if page_size == 4 else [True, False, False])
-
-
 def test_a_chosen_option_is_marked_and_can_be_changed() -> None:
     env = WebShopEnv(WebShopConfig(observation_mode="text_rich"))
     env.reset(0)
@@ -146,16 +159,6 @@ def test_what_is_told_to_be_available_can_be_done_and_nothing_else_ends_it() -> 
             over = terminated or truncated
 
 
-@settings(max_examples=60)
-@given(
-    st.lists(st.text(max_size=20) | st.text("]) [(searchlik", max_size=30).map(lambda t: f"search[{t}]"), max_size=4)
-)
-def test_any_texts_are_done_or_refused(actions: list[str]) -> None:
-    env = WebShopEnv(WebShopConfig(max_steps=10))
-    env.reset(0)
-    assert not any(env.step(action)[2] for action in actions)
-
-
 # ---- the reward ----------------------------------------------------------------------------------
 
 
@@ -176,9 +179,7 @@ def test_parts_that_are_missing_cost_their_share_or_all_if_rewards_are_sparse(re
 
 def test_training_and_validation_want_other_products() -> None:
     shop = shop_for(WebShopConfig())
-    train, val = (
-        {shop.wanted[number] for number in wishes_for(WebShopConfig(), training=training)} for training in (True, False)
-    )
+    train, val = ({shop.wanted[number] for number in half} for half in wishes_for(WebShopConfig()))
     assert train.isdisjoint(val)
     assert (len(train), len(val)) == (54, 6)
     assert shop is shop_for(WebShopConfig(page_size=3, reward="sparse"))  # it is made once
@@ -247,16 +248,8 @@ def test_fewer_products_and_instructions_can_be_asked_for(tmp_path: Path) -> Non
     config = replace(paths, attributes_path=None, num_products=4, limit_goals=3, val_share=0.0)
     shop = shop_for(config)
     assert [product.asin for product in shop.products] == ["A0", "A1", "A2", "A3"]
-    wishes = [shop.wishes[number].product.asin for number in wishes_for(config, training=True)]
+    wishes = [shop.wishes[number].product.asin for number in wishes_for(config)[0]]
     assert wishes == ["A0", "A1", "A2"]
-
-
-def test_of_many_instructions_the_broken_one_is_named_with_its_line(tmp_path: Path) -> None:
-    paths = files(tmp_path, instructions={"B000000001": [WANTED, WANTED, WANTED, {"instruction": "?"}]})
-    lines = Path(paths.instructions_path or "").read_text(encoding="utf-8").split("\n")
-    with pytest.raises(DataFileError, match="the field `instruction_attributes` is missing") as caught:
-        WebShopEnv(paths)
-    assert caught.value.line == lines.index('"instruction": "?"') > 20
 
 
 @pytest.mark.parametrize(
@@ -340,3 +333,96 @@ def test_files_that_are_broken_are_told_as_ever(large: dict[str, Any], tmp_path:
     with pytest.raises(DataFileError, match=r"items.json, line 1: `asin` is 3"):
         WebShopEnv(WebShopConfig(**{**large, "file_path": str(broken)}))
     assert [one.suffix for one in Path(large["cache_dir"]).iterdir()] == [".lock"]
+
+
+# ---- the search and the comparison of texts, apart from the shop -----------------------------------------------------
+
+WORDS = st.sampled_from(["red", "blue", "kettle", "kettles", "glass", "steel", "the", "for"])
+TEXTS = st.lists(WORDS, max_size=8).map(" ".join)
+
+
+def bm25(query: str, documents: list[str], number: int) -> float:
+    """The formula, written out for one document."""
+    counted = [Counter(words_of(document)) for document in documents]
+    mean = max(sum(count.total() for count in counted) / len(counted), 1.0)
+    total = 0.0
+    for word in words_of(query):
+        having = sum(word in count for count in counted)
+        if having:
+            weight = math.log(1 + (len(documents) - having + 0.5) / (having + 0.5))
+            times, length = counted[number][word], counted[number].total()
+            total += weight * times * (K1 + 1) / (times + K1 * (1 - B + B * length / mean)) if times else 0.0
+    return total
+
+
+@given(TEXTS, st.lists(TEXTS, min_size=1, max_size=6))
+def test_scores_are_those_of_the_formula(query: str, documents: list[str]) -> None:
+    index = Index(columns_of(documents))
+    assert index.scores(query) == pytest.approx([bm25(query, documents, n) for n in range(len(documents))], rel=1e-4)
+
+
+@given(TEXTS, st.lists(TEXTS, min_size=1, max_size=6), st.integers(1, 6))
+def test_the_best_come_first_and_of_equals_the_earlier(query: str, documents: list[str], most: int) -> None:
+    index = Index(columns_of(documents))
+    scores = index.scores(query)
+    having = [n for n in range(len(documents)) if scores[n] > 0]
+    assert index.search(query, most) == tuple(sorted(having, key=lambda n: (-scores[n], n))[:most])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "likeness"),
+    [
+        ("long sleeve", "Sleeve, long", 100.0),
+        ("long sleeve", "long sleeve shirt", 100.0),
+        ("gluten free", "gluten-free snack", 100.0),
+        ("", "long", 0.0),
+        ("abcd", "abce", 75.0),  # 2 * 3 / 8
+        ("red kettle", "red kettles", 200 * 10 / 21),
+    ],
+)
+def test_likeness_of_texts(first: str, second: str, likeness: float) -> None:
+    assert similarity(first, second) == similarity(second, first) == pytest.approx(likeness)
+
+
+def test_sizes_are_compared_to_the_letter_and_others_nearly() -> None:
+    size, flavor, color = {"size": "large"}, {"flavor": "sea salts"}, {"color": "heather navy"}
+    has = [(size, "large"), (flavor, "sea salt"), (color, "navy marl")]
+    has_not: list[Any] = [(size, "x large"), (color, "heather grey"), ({"color": "red"}, "green"), ({}, "green")]
+    assert [has_option(*one) for one in (*has, *has_not)] == [True] * 3 + [False] * 4
+
+
+def kettle(**fields: Any) -> Product:
+    path = "Home \u203a Kitchen"
+    return replace(
+        Product("K", "steel water kettle", "", (), 1.0, "$1", {}, (), "garden", "kettles", path, "N.A."), **fields
+    )
+
+
+def test_attributes_are_those_of_the_list_or_told_in_the_texts() -> None:
+    listed = kettle(attributes=("gluten-free", "low sodium"))
+    assert (has_attribute(listed, "gluten free"), has_attribute(listed, "high protein")) == (True, False)
+    for told in (
+        {"description": "Rich in High Protein."},
+        {"name": "High Protein kettle"},
+        {"features": ("a high", "protein")},
+    ):
+        assert has_attribute(kettle(**told), "high protein")
+
+
+def test_the_score_is_the_share_of_what_matches() -> None:
+    product = kettle(attributes=("steel", "quiet"), price=30.0)
+    goal = Goal(product, "", ("steel", "cordless"), ("red", "large"), price_upper=40.0)
+    assert score(product, {"color": "red"}, goal) == Score(3 / 5, 1.0, 0.5, 0.5, 1.0)
+    assert score(product, {"color": "red", "size": "large"}, goal).total == pytest.approx(4 / 5)
+    assert score(replace(product, price=40.5), {"color": "red"}, goal) == Score(2 / 5, 1.0, 0.5, 0.5, 0.0)
+    assert score(kettle(name="teapot"), {"color": "red"}, goal).total == 0.0
+
+
+def test_a_share_of_the_name_decides_where_query_and_category_differ() -> None:
+    words = [f"word{n}" for n in range(20)]
+    wanted = kettle(name=" ".join(words), query="a", product_category="X")
+    others = [kettle(name=" ".join([*words[:n], "other"]), query="b", product_category="Y") for n in (0, 1, 2, 4, 5)]
+    assert [type_score(other, wanted) for other in others] == [0.0, 0.1, 0.5, 0.5, 1.0]
+    wanted = replace(wanted, product_category="Home \u203a Kitchen \u203a Kettles")
+    for path, worth in {"Kettles \u203a Home": 1.0, "Home \u203a Garden": 0.5}.items():
+        assert type_score(kettle(name="word0 word1", query="b", product_category=path), wanted) == worth

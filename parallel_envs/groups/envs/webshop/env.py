@@ -13,12 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from parallel_envs.choices import PageText, ShopReward, TextMode, words
-from parallel_envs.groups.envs import base as fields
-from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, step_info
+from parallel_envs.choices import PageText, ShopReward, TextMode
+from parallel_envs.groups.envs.base import Act, Count, EnvConfig, Share, Text, TextEnv, step_info
 from parallel_envs.groups.envs.webshop.products import Goal, Product, Score, goal_of, score
 from parallel_envs.groups.envs.webshop.shop import shop_for, wishes_for
 from parallel_envs.seeding import SeedTree
@@ -28,28 +26,28 @@ _MOST_CHARS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebShopConfig:
+class WebShopConfig(EnvConfig):
     """Config of a `WebShopEnv`."""
 
-    dataset: str | None = None
+    dataset: Literal["small", "full"] | None = None
     """As in RAGEN's files: `small` is what `file_path` says, or the included catalogue; `full` without `file_path` is
     an error when the env is made."""
-    file_path: str | None = None
+    file_path: Text | None = None
     """Products: WebShop's `items_shuffle.json` or the like. None: a small catalogue that comes with the package."""
-    attributes_path: str | None = None
+    attributes_path: Text | None = None
     """Their attributes, and made instructions: `items_ins_v2.json`. Only with `file_path`."""
-    instructions_path: str | None = None
+    instructions_path: Text | None = None
     """Instructions by people: `items_human_ins.json`. Only with `file_path`."""
-    cache_dir: str | None = None
+    cache_dir: Text | None = None
     """Folder of shops with large files, of which all processes share one copy. None: `parallel_envs` in the user's
     cache (`~/.cache`). The full WebShop takes about as much there as its files do."""
     human_goals: bool = True
     """Use the instructions by people. False: the made ones of the attributes' file, with random options."""
-    num_products: int | None = None
+    num_products: Count | None = None
     """How many products of the file are used. None: all."""
-    limit_goals: int | None = None
+    limit_goals: Count | None = None
     """How many instructions are used. None: all."""
-    val_share: float = 0.1
+    val_share: Share = 0.1
     """The part of the wanted products that is for the mode `val` alone. 0: both modes use all."""
     reward: ShopReward = "dense"
     """`dense`: how well the purchase meets the wish, from 0 to 1. `sparse`: 1 if it meets it completely, else 0."""
@@ -59,11 +57,11 @@ class WebShopConfig:
     """The state ends with the possible actions."""
     show_attrs: bool = False
     """Products have a page with their attributes."""
-    page_size: int = 10
+    page_size: Count = 10
     """Products on a page of results."""
-    num_results: int = 50
+    num_results: Count = 50
     """The most products that a search finds."""
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """Steps after which an episode is truncated. None: never."""
     render_mode: TextMode = "text"
     """There is only `text`."""
@@ -80,27 +78,7 @@ class WebShopConfig:
         )
 
     def __post_init__(self) -> None:
-        fields.check(
-            self,
-            file_path=fields.path,
-            attributes_path=fields.path,
-            instructions_path=fields.path,
-            cache_dir=fields.path,
-            human_goals=fields.flag,
-            show_actions=fields.flag,
-            show_attrs=fields.flag,
-            num_products=partial(fields.count, none=True),
-            limit_goals=partial(fields.count, none=True),
-            max_steps=partial(fields.count, none=True),
-            val_share=partial(fields.number, least=0.0, most=1.0),
-            reward=words(ShopReward),
-            observation_mode=words(PageText),
-            page_size=fields.count,
-            num_results=fields.count,
-            render_mode=words(TextMode),
-        )
-        if self.dataset is not None:
-            fields.choice("dataset", self.dataset, ("small", "full"))
+        super().__post_init__()
         beside = {"attributes_path": self.attributes_path, "instructions_path": self.instructions_path}
         needed = "instructions_path" if self.human_goals else "attributes_path"
         if self.file_path is None:
@@ -132,60 +110,59 @@ class WebShopEnv(TextEnv):
     """
 
     goal: Goal
+    _seed_name = "webshop"
 
     def __init__(self, config: WebShopConfig | None = None) -> None:
-        self.config = config or WebShopConfig()
-        self._shop = shop_for(self.config)
-        self._training, self._validation = (wishes_for(self.config, training=one) for one in (True, False))
-        self._count = StepCount(self.config.max_steps)
-        self._view: View = Searching()
+        config = config or WebShopConfig()
+        super().__init__(config, config.max_steps)
+        self._shop, self._wishes = shop_for(config), wishes_for(config)
+        self._page: Page = ()
         self._score: Score | None = None
 
-    def reset(self, seed: int, mode: str = "train") -> str:
-        generator = SeedTree(seed).child("webshop").generator()
-        numbers = self._training if mode == "train" else self._validation
+    def _begin(self, seeds: SeedTree, training: bool) -> None:
+        generator, numbers = seeds.generator(), self._wishes[0 if training else 1]
         self.goal = goal_of(self._shop.wishes[numbers[int(generator.integers(len(numbers)))]], generator)
-        self._view, self._score = Searching(), None
-        self._count.start()
-        self._shown = self._state()
-        return self._shown
+        self._score = None
+        self._show(Searching())
 
-    def step(self, action: Any) -> Step:
-        self._count.tick()
+    def _show(self, view: View) -> None:
+        self._view, self._page = view, page_of(view, self.goal.instruction, self.config.show_attrs)
+
+    def _act(self, action: Any) -> Act:
         before = self._view
         after: View | None = None  # the view that the action leads to; None if it cannot be done
         found = _ACTION.fullmatch(action) if isinstance(action, str) and len(action) <= _MOST_CHARS else None
         verb, said = ("", "") if found is None else (found[1].lower(), found[2].strip())
         if verb == "click":
-            after = clicked(self._view, said.lower(), self.config.show_attrs)
-        elif said and isinstance(self._view, Searching):
+            after = next(
+                (part.leads_to for part in self._page if part.text.lower() == said.lower() and part.button), None
+            )
+        elif said and isinstance(before, Searching):
             numbers = self._shop.index.search(said, self.config.num_results)
             after = ResultsPage(tuple(self._shop.products[number] for number in numbers), self.config.page_size)
         if after is not None:
-            self._view = after
-        if isinstance(self._view, Bought):
-            item = self._view.item
-            self._score = score(item.product, item.chosen, self.goal)
-        bought = self._score is not None
-        truncated = self._count.close(bought)
+            self._show(after)
+        if isinstance(after, Bought):
+            self._score = score(after.item.product, after.item.chosen, self.goal)
         total = self._score.total if self._score is not None else 0.0
         success = total >= 1.0
         reward = total if self.config.reward == "dense" else float(success)
-        effective = after is not None and self._view != before
-        info = step_info(success=success, valid=after is not None, effective=effective)
-        self._shown = self._state()
-        return self._shown, reward, bought, truncated, info
+        info = step_info(success, after is not None, after not in (None, before))
+        return reward, self._score is not None, info
 
     def available_actions(self) -> tuple[str, ...]:
         """Return all possible actions; `search[<content>]` stands for every search."""
-        return actions_on(page_of(self._view, self.goal.instruction, self.config.show_attrs))
+        buttons = [part.text.lower() for part in self._page if part.button]
+        return tuple("search[<content>]" if one == "search" else f"click[{one}]" for one in dict.fromkeys(buttons))
 
-    def _state(self) -> str:
-        page = page_of(self._view, self.goal.instruction, self.config.show_attrs)
-        shown = as_text(page) if self.config.observation_mode == "text" else as_rich_text(page)
+    def _text(self) -> str:
+        shown = " [SEP] ".join(part.text for part in self._page)
+        if self.config.observation_mode == "text_rich":
+            pressed = [f"You have clicked {part.text}." for part in self._page if part.pressed]
+            shown = "\n".join([*pressed, *(part.with_marks() for part in self._page)])
         if not self.config.show_actions or isinstance(self._view, Bought):
             return shown
-        return f"{shown}\nAvailable actions: {', '.join(actions_on(page))}"
+        return f"{shown}\nAvailable actions: {', '.join(self.available_actions())}"
 
     def metrics(self) -> Mapping[str, float]:
         """Return whether something was bought, and the parts of its score."""
@@ -196,9 +173,7 @@ class WebShopEnv(TextEnv):
         return {"bought": 1.0, "task_score": total, **dict(zip(names, parts, strict=True))}
 
 
-# ---- views ----------------------------------------------------------------------------------------------------------
-
-BACK, NEXT, PREVIOUS, BUY = "back to search", "next >", "< prev", "buy now"
+# ---- views and their pages ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,14 +190,6 @@ class ResultsPage:
     page: int = 1
     seen: frozenset[str] = frozenset()
 
-    @property
-    def shown(self) -> tuple[Product, ...]:
-        return self.found[(self.page - 1) * self.page_size : self.page * self.page_size]
-
-    @property
-    def has_more(self) -> bool:
-        return self.page * self.page_size < len(self.found)
-
 
 @dataclass(frozen=True, slots=True)
 class Looking:
@@ -237,7 +204,7 @@ class Looking:
 class Reading:
     """A text about a product."""
 
-    what: str
+    text: str
     item: Looking
 
 
@@ -251,52 +218,18 @@ class Bought:
 View = Searching | ResultsPage | Looking | Reading | Bought
 
 
-def more_about(product: Product, show_attrs: bool) -> dict[str, str]:
-    """Return the texts about a product, by the button that leads there."""
-    pages = {
-        "description": product.description,
-        "features": " ".join(product.features),
-        "reviews": f"Rating: {product.rating}",
-    }
-    return pages | {"attributes": " | ".join(product.attributes)} if show_attrs else pages
-
-
-def clicked(view: View, what: str, show_attrs: bool) -> View | None:
-    """Return the view after a click; None if the page has no such button."""
-    match view:
-        case ResultsPage() | Looking() | Reading() if what == BACK:
-            return Searching()
-        case ResultsPage():
-            if what == NEXT and view.has_more:
-                return replace(view, page=view.page + 1)
-            if what == PREVIOUS and view.page > 1:
-                return replace(view, page=view.page - 1)
-            product = next((product for product in view.shown if product.asin.lower() == what), None)
-            return None if product is None else Looking(product, replace(view, seen=view.seen | {product.asin}))
-        case Looking():
-            if what == PREVIOUS:
-                return view.results
-            if what == BUY:
-                return Bought(view)
-            if what in more_about(view.product, show_attrs):
-                return Reading(what, view)
-            name = next((name for name, values in view.product.options.items() if what in values), None)
-            return None if name is None else replace(view, chosen={**view.chosen, name: what})
-        case Reading(item=item) if what == PREVIOUS:
-            return item
-    return None
-
-
-# ---- pages ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Words on a page. `pressed`: the button has been clicked before."""
+    """Words on a page. `leads_to`: the view after a click on a button. `pressed`: it has been clicked before."""
 
     text: str
-    button: bool = False
+    leads_to: View | None = None
     pressed: bool = False
+    button: bool = False
+
+    def with_marks(self) -> str:
+        mark = "clicked button" if self.pressed else "button"
+        return f"[{mark}] {self.text} [{mark}_]" if self.button else self.text
 
 
 Page = tuple[Part, ...]
@@ -304,49 +237,47 @@ Page = tuple[Part, ...]
 
 def page_of(view: View, instruction: str, show_attrs: bool) -> Page:
     """Return the page of a view, from top to bottom."""
+
+    def button(words: str, leads_to: View | None, pressed: bool = False) -> Part:
+        return Part(words, leads_to, pressed, True)
+
     match view:
         case Searching():
-            return Part("WebShop"), Part("Instruction:"), Part(instruction), Part("Search", button=True)
+            return Part("WebShop"), Part("Instruction:"), Part(instruction), button("Search", None)
         case Bought():
             return (Part("Thank you for shopping with us!"),)
-    parts = [Part("Instruction:"), Part(instruction), Part("Back to Search", button=True)]
+    parts = [Part("Instruction:"), Part(instruction), button("Back to Search", Searching())]
     match view:
-        case ResultsPage():
-            parts += [Part(f"Page {view.page} (Total results: {len(view.found)})")]
-            parts += [Part("< Prev", button=True)] * (view.page > 1) + [Part("Next >", button=True)] * view.has_more
-            for product in view.shown:
-                parts += [Part(product.asin, button=True, pressed=product.asin in view.seen)]
-                parts += [Part(product.name), Part(product.price_tag)]
-        case Looking(product=product):
-            parts += [Part("< Prev", button=True)]
+        case ResultsPage(found, size, page, seen):
+            parts.append(Part(f"Page {page} (Total results: {len(found)})"))
+            if page > 1:
+                parts.append(button("< Prev", replace(view, page=page - 1)))
+            if page * size < len(found):
+                parts.append(button("Next >", replace(view, page=page + 1)))
+            for product in found[(page - 1) * size : page * size]:
+                looked = Looking(product, replace(view, seen=seen | {product.asin}))
+                parts += [
+                    button(product.asin, looked, product.asin in seen),
+                    Part(product.name),
+                    Part(product.price_tag),
+                ]
+        case Looking(product, results, chosen):
+            parts.append(button("< Prev", results))
             for name, values in product.options.items():
-                chosen = view.chosen.get(name)
-                parts += [Part(name), *(Part(value, button=True, pressed=chosen == value) for value in values)]
+                parts.append(Part(name))
+                for value in values:
+                    parts.append(
+                        button(value, replace(view, chosen={**chosen, name: value}), chosen.get(name) == value)
+                    )
             parts += [Part(product.name), Part(f"Price: {product.price_tag}"), Part(f"Rating: {product.rating}")]
-            parts += [Part(name.title(), button=True) for name in (*more_about(product, show_attrs), BUY)]
-        case Reading(what, item):
-            parts += [Part("< Prev", button=True), Part(more_about(item.product, show_attrs)[what])]
+            texts = {
+                "Description": product.description,
+                "Features": " ".join(product.features),
+                "Reviews": f"Rating: {product.rating}",
+            }
+            texts |= {"Attributes": " | ".join(product.attributes)} if show_attrs else {}
+            parts += [button(title, Reading(text, view)) for title, text in texts.items()]
+            parts.append(button("Buy Now", Bought(view)))
+        case Reading(text, item):
+            parts += [button("< Prev", item), Part(text)]
     return tuple(parts)
-
-
-def as_text(page: Page) -> str:
-    return " [SEP] ".join(part.text for part in page)
-
-
-def as_rich_text(page: Page) -> str:
-    """Return a page with marks around all buttons, and a line for each button that has been clicked."""
-
-    def marked(part: Part) -> str:
-        if not part.button:
-            return part.text
-        mark = "clicked button" if part.pressed else "button"
-        return f"[{mark}] {part.text} [{mark}_]"
-
-    pressed = [f"You have clicked {part.text}." for part in page if part.pressed]
-    return "\n".join([*pressed, *(marked(part) for part in page)])
-
-
-def actions_on(page: Page) -> tuple[str, ...]:
-    """Return the possible actions, as they are written."""
-    buttons = [part.text.lower() for part in page if part.button]
-    return tuple("search[<content>]" if button == "search" else f"click[{button}]" for button in dict.fromkeys(buttons))

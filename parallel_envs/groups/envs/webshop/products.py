@@ -19,7 +19,7 @@ texts name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,7 +84,7 @@ def _product(entry: Entry, attributes: tuple[str, ...]) -> Product:
     if isinstance(given, list):
         price_words = " ".join(map(str, given))
     else:
-        price_words = str(given) if isinstance(given, int | float) else _text_or_empty(entry, "pricing")
+        price_words = str(given) if isinstance(given, int | float) else entry.text_or_empty("pricing")
     prices = [float(found.replace(",", "")) for found in _PRICE.findall(price_words)][:2] or [_USUAL_PRICE]
     features: tuple[str, ...] = ()
     if entry.has("small_description"):
@@ -93,21 +93,17 @@ def _product(entry: Entry, attributes: tuple[str, ...]) -> Product:
     return Product(
         asin=entry.text("asin"),
         name=entry.text("name"),
-        description=_text_or_empty(entry, "full_description"),
+        description=entry.text_or_empty("full_description"),
         features=features,
         price=sum(prices) / len(prices),
         price_tag=" to ".join(f"${price}" for price in prices),
         options=_options(entry),
         attributes=attributes,
-        category=_text_or_empty(entry, "category"),
-        query=_text_or_empty(entry, "query").lower().strip(),
-        product_category=_text_or_empty(entry, "product_category"),
+        category=entry.text_or_empty("category"),
+        query=entry.text_or_empty("query").lower().strip(),
+        product_category=entry.text_or_empty("product_category"),
         rating=str(entry.value["average_rating"] or "N.A.") if entry.has("average_rating") else "N.A.",
     )
-
-
-def _text_or_empty(entry: Entry, name: str) -> str:
-    return entry.text(name) if entry.has(name) else ""
 
 
 def _options(entry: Entry) -> dict[str, tuple[str, ...]]:
@@ -116,13 +112,12 @@ def _options(entry: Entry) -> dict[str, tuple[str, ...]]:
         raise entry.error("`customization_options` is not an object of lists.")
     options = {}
     for name, values in given.items():
-        if not values:
-            continue
-        if not isinstance(values, list) or not all(
-            isinstance(v, Mapping) and isinstance(v.get("value"), str) for v in values
-        ):
-            raise entry.error(f"`customization_options.{name}` is not a list of objects with a text `value`.")
-        options[name.lower()] = tuple(dict.fromkeys(option_text(value["value"]) for value in values))
+        if values:
+            try:
+                options[name.lower()] = tuple(dict.fromkeys(option_text(value["value"]) for value in values))
+            except (TypeError, KeyError, AttributeError):
+                what = f"`customization_options.{name}` is not a list of objects with a text `value`."
+                raise entry.error(what) from None
     return options
 
 
@@ -277,18 +272,14 @@ def has_attribute(product: Product, wanted: str) -> bool:
 
 def has_option(chosen: Mapping[str, str], wanted: str) -> bool:
     """Return whether a chosen option is the wanted one: a size exactly, other options nearly."""
-    wanted = _basic_color(wanted)
-    for name, value in chosen.items():
-        own = _basic_color(value)
-        if own == wanted if name == "size" else similarity(own, wanted) > _SIMILAR:
-            return True
-    return False
 
+    def basic(text: str) -> str:
+        """Return the colour in a text, if there is one: `heather navy` is navy. Else return the text."""
+        words = _words_in(text)
+        return next((color for color in _COLORS if color in words), text)
 
-def _basic_color(text: str) -> str:
-    """Return the colour in a text, if there is one: `heather navy` is navy. Else return the text."""
-    words = _words_in(text)
-    return next((color for color in _COLORS if color in words), text)
+    wanted, own = basic(wanted), {name: basic(value) for name, value in chosen.items()}
+    return any(one == wanted if name == "size" else similarity(one, wanted) > _SIMILAR for name, one in own.items())
 
 
 # ---- similarity of texts, as in WebShop's fuzzy comparison ----------------------------------------------------------
@@ -301,18 +292,12 @@ def similarity(first: str, second: str) -> float:
     one, other = set(_words_in(first[:_LONGEST])), set(_words_in(second[:_LONGEST]))
     if not one or not other:
         return 0.0
-    common, rest, other_rest = one & other, one - other, other - one
+    common, rest, other_rest = sorted(one & other), sorted(one - other), sorted(other - one)
     if common and not (rest and other_rest):
         return 100.0
-    shared, whole, other_whole = _joined(common), _joined(common, rest), _joined(common, other_rest)
-    pairs = [(whole, other_whole)]
-    if common:
-        pairs += [(shared, whole), (shared, other_whole)]
+    shared, whole, other_whole = (" ".join(words) for words in (common, common + rest, common + other_rest))
+    pairs = [(whole, other_whole), *([(shared, whole), (shared, other_whole)] if common else [])]
     return max(100.0 * 2 * common_length(left, right) / (len(left) + len(right)) for left, right in pairs)
-
-
-def _joined(*parts: Iterable[str]) -> str:
-    return " ".join(word for part in parts for word in sorted(part))
 
 
 def _words_in(text: str) -> list[str]:

@@ -36,7 +36,7 @@ from parallel_envs.groups.envs.records import (
     data_file_error,
     file_version,
     included_file,
-    train_or_val_items,
+    train_val_split,
 )
 from parallel_envs.groups.envs.webshop.products import (
     Product,
@@ -162,16 +162,15 @@ def shop_for(config: WebShopConfig) -> Shop:
     return _shop(_files(config), config.num_products, config.limit_goals, config.human_goals, str(cache_dir))
 
 
-def wishes_for(config: WebShopConfig, *, training: bool) -> Sequence[int]:
-    """Return the numbers of the wishes for training, or for validation: no product is wanted in both."""
-    return _split(shop_for(config), config.val_share, training)
+def wishes_for(config: WebShopConfig) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the numbers of the wishes for training, and for validation: no product is wanted in both."""
+    return _split(shop_for(config), config.val_share)
 
 
 @lru_cache(maxsize=16)
-def _split(shop: Shop, val_share: float, training: bool) -> Sequence[int]:
-    wanted = shop.wanted
-    numbers = train_or_val_items(range(len(wanted)), lambda one: str(wanted[one]), val_share, training=training)
-    return array("i", numbers)
+def _split(shop: Shop, val_share: float) -> tuple[Sequence[int], Sequence[int]]:
+    train, val = train_val_split(range(len(shop.wanted)), lambda one: str(shop.wanted[one]), val_share)
+    return array("i", train), array("i", val)
 
 
 def _files(config: WebShopConfig) -> Files:
