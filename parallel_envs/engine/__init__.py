@@ -15,7 +15,6 @@ from parallel_envs.engine.messages import Death as Death
 from parallel_envs.engine.messages import Failure as Failure
 from parallel_envs.engine.messages import Inherited as Inherited
 from parallel_envs.engine.messages import Reply as Reply
-from parallel_envs.engine.messages import SharedBlock as SharedBlock
 from parallel_envs.engine.messages import Unpicklable as Unpicklable
 from parallel_envs.engine.messages import dump_reply as dump_reply
 from parallel_envs.engine.messages import dump_request as dump_request
@@ -32,6 +31,8 @@ from parallel_envs.engine.pool import cores_here as cores_here
 from parallel_envs.engine.pool import open_pool as open_pool
 from parallel_envs.engine.pool import pin_workers as pin_workers
 from parallel_envs.engine.pool import user_stacklevel as user_stacklevel
+from parallel_envs.engine.shared_arrays import ArrayLayout as ArrayLayout
+from parallel_envs.engine.shared_arrays import SharedBlock as SharedBlock
 from parallel_envs.engine.supervisor_client import start_supervisor as start_supervisor
 from parallel_envs.engine.supervisor_client import supervisor_pid as supervisor_pid
 from parallel_envs.engine.worker import Ringable as Ringable

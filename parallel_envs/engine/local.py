@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parallel_envs.engine.interrupts import reraise_ctrl_c
-from parallel_envs.engine.messages import Call, Reply, SharedBlock
+from parallel_envs.engine.messages import Call, Reply
 from parallel_envs.engine.pool import Meters, PendingRequest, WorkerPool
+from parallel_envs.engine.shared_arrays import SharedBlock
 from parallel_envs.engine.worker import BELL_SECONDS, MESSAGE_SECONDS, METERS, Host
 from parallel_envs.errors import WorkerStartError
 

@@ -35,10 +35,10 @@ from parallel_envs.engine.messages import (
     Call,
     Failure,
     Reply,
-    SharedBlock,
     dump_reply,
     load_request,
 )
+from parallel_envs.engine.shared_arrays import SharedBlock
 
 # ---- the host -------------------------------------------------------------------------------------------------------
 

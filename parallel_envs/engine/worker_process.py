@@ -36,7 +36,8 @@ from parallel_envs.engine.child_setup import (
     run_child,
 )
 from parallel_envs.engine.interrupts import delay_ctrl_c
-from parallel_envs.engine.messages import BELL, MESSAGE, Death, SharedBlock, dump_request
+from parallel_envs.engine.messages import BELL, MESSAGE, Death, dump_request
+from parallel_envs.engine.shared_arrays import SharedBlock
 from parallel_envs.engine.supervisor import ExitReport, ForgetWorkers, ReportExit, Started, StartWorker, WatchWorker
 from parallel_envs.engine.supervisor_client import SupervisorClient, supervisor_client
 from parallel_envs.engine.worker import METERS
