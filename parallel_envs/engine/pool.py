@@ -170,7 +170,7 @@ class WorkerPool(ABC):
         self,
         request: PendingRequest,
         timeout: float | None = None,
-        stop: Callable[[PendingRequest], bool] | None = None,
+        stop: Callable[[PendingRequest], object] | None = None,
     ) -> bool:
         """Wait until all workers have replied. Return False if the time was up first; then wait again or `forget`.
 

@@ -37,7 +37,7 @@ from parallel_envs.spelling import hint
 from parallel_envs.tasks import TaskWay, part_of
 from parallel_envs.vector.arguments import find_spec, with_package
 from parallel_envs.vector.shared_arrays import as_float
-from parallel_envs.vector.worker_tasks import WatchedOptions
+from parallel_envs.vector.step_loop import WatchedOptions
 
 AGENT = "agent_0"
 """The agent of a Gymnasium environment."""

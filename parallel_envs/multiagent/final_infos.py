@@ -19,7 +19,7 @@ from parallel_envs.multiagent.agent_layout import Agent, AgentResults, Flags, re
 from parallel_envs.vector.infos import add_info
 from parallel_envs.vector.recovery import env_names
 from parallel_envs.vector.shared_arrays import snapshot
-from parallel_envs.vector.worker_envs import RESTARTED
+from parallel_envs.vector.step_loop import RESTARTED
 
 FINAL_OBS, FINAL_REWARD, FINAL_INFO = "final_obs", "final_reward", "final_info"
 

@@ -44,8 +44,7 @@ from parallel_envs.spelling import suggests_keywords
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, task_key
 from parallel_envs.threads import one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import check_count, check_whole, yes_or_no
-from parallel_envs.vector.worker_tasks import check_number
+from parallel_envs.vector.arguments import check_count, check_number, check_whole, yes_or_no
 
 _DRAIN_SECONDS = 5.0
 _LOOK_UP_SECONDS = 0.2

@@ -5,17 +5,19 @@ None of them calls a worker.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import importlib.util
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
@@ -25,9 +27,9 @@ from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.env_ids import is_zoo_id, nearest_id
 from parallel_envs.extras import EXTRA_OF, advice_for, require
 from parallel_envs.spelling import hint, is_one_of
-from parallel_envs.tasks import TaskSource
+from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, TaskWay, task_key
 from parallel_envs.vector.registry import portable
-from parallel_envs.vector.worker_tasks import UNSAID, TaskSettings
+from parallel_envs.vector.step_loop import NO_TASK, UNSAID, TaskSettings
 
 EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
 
@@ -357,3 +359,127 @@ def reset_arguments(options: Any, tasks: Any, env_ids: Any, num_envs: int) -> Re
         if not shared:  # nothing else was given, so an env with a `reset` without arguments works too
             return ResetArguments(envs, [None] * num_envs, tasks)
     return ResetArguments(envs, [dict(shared) for _ in range(num_envs)], tasks)
+
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+
+_LEAST, _MOST = NO_TASK + 1, (1 << 63) - 1  # the numbers of tasks that a row has room for
+
+
+def check_number(task: Task) -> None:
+    """Raise ValueError if the number of a task does not fit into its place in a row."""
+    if not is_whole(task.id) or not _LEAST <= task.id <= _MOST:
+        raise ValueError(f"The task {task.value!r} has the number {task.id!r}, which is not a whole number of 64 bits.")
+
+
+class TaskNumbers:
+    """Give each task of a manager one number, and each number one task.
+
+    A task of the source has the number that it has there. A whole number is its own number, if no other task has that
+    number. Any other value gets the first free number from 0 up when it first appears, and keeps the number as long as
+    the manager lives, which takes about two hundred bytes for each such task. If that is too much, give `Task`s with
+    numbers of your own: nothing is stored here for them.
+
+    Args:
+        tasks: The tasks of the task source.
+    """
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._next = 0
+        for task in tasks:
+            self._numbers.setdefault(task_key(task.value), task.id)
+        self._taken = set(self._numbers.values())
+
+    def of(self, task: Any) -> int:
+        """Return the number of a value. Raise TypeError if the value cannot be pickled."""
+        key = task_key(task)
+        if key not in self._numbers:
+            if is_whole(task) and _LEAST <= task <= _MOST and int(task) not in self._taken:
+                number = int(task)
+            else:
+                while self._next in self._taken:
+                    self._next += 1
+                number = self._next
+            self._numbers[key] = number
+            self._taken.add(number)
+        return self._numbers[key]
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """After an error in this context, take back the numbers given in it."""
+        count, following = len(self._numbers), self._next
+        try:
+            yield
+        except BaseException:
+            while len(self._numbers) > count:  # the latest come last
+                self._taken.discard(self._numbers.popitem()[1])
+            self._next = following
+            raise
+
+
+class TaskLedger:
+    """The tasks that the caller has given to each env, their numbers, and whether tasks are in use at all."""
+
+    def __init__(
+        self,
+        source: TaskSource | None,
+        ways: Sequence[TaskWay | str],
+        episodes: npt.NDArray[np.int64],
+    ) -> None:
+        self._episodes = episodes
+        self.source = source
+        self._waiting: dict[int, tuple[Any, int]] = {}
+        self.ways = tuple(ways)
+        self.active = source is not None
+        self.named: dict[int, Task] = {}
+        self._numbers = TaskNumbers(getattr(source, "tasks", ()))
+        if source is not None:
+            self._check_ways(range(len(ways)))
+
+    def choices(self, tasks: Any, envs: Sequence[int]) -> dict[int, Any]:
+        """Return what each env is to play: a `Task`, `KEEP`, `RESAMPLE` or `UNSAID`. An error changes nothing."""
+        if tasks is None:
+            return dict.fromkeys(envs, UNSAID)
+        is_scalar = isinstance(tasks, np.ndarray) and not tasks.ndim  # an array without an axis cannot be iterated
+        if isinstance(tasks, str | bytes | Mapping | Set) or not isinstance(tasks, Iterable) or is_scalar:
+            raise TypeError(f"tasks={tasks!r} is not a list with one task for each environment.")
+        given = list(tasks)
+        if len(given) != len(envs):
+            raise ValueError(f"{len(given)} tasks were given for {len(envs)} environments. Give one for each.")
+        if self.source is None and any(task is RESAMPLE for task in given):
+            raise ValueError("RESAMPLE was given as a task, but there is no task_source to draw from.")
+        chosen = dict(zip(envs, given, strict=True))
+        self._check_ways([env for env, task in chosen.items() if task is not KEEP and task is not UNSAID])
+        with self._numbers.trying():
+            for env, task in chosen.items():
+                if isinstance(task, Task):
+                    check_number(task)
+                    chosen[env] = Task(task.value, int(task.id))
+                elif task is not KEEP and task is not RESAMPLE and task is not UNSAID:
+                    chosen[env] = Task(task, self._numbers.of(task))
+        return chosen
+
+    def next_of(self, env: int) -> Any:
+        """Return the task for a new env in the place of a failed one: the task given last, unless the source draws."""
+        task, episode = self._waiting.get(env, (UNSAID, -1))
+        if task is not UNSAID and episode == self._episodes[env]:
+            return task
+        return UNSAID if self.source is not None else self.named.get(env, UNSAID)
+
+    def note(self, chosen: Mapping[int, Any], later: bool = False) -> None:
+        """Record tasks that were given. `later`: for the episodes after the present ones."""
+        for env, task in chosen.items():
+            if later and task is not KEEP:
+                self._waiting[env] = task, self._episodes[env]
+            if isinstance(task, Task):
+                self.named[env] = task
+                self.active = True
+            elif task is RESAMPLE:
+                self.named.pop(env, None)
+
+    def _check_ways(self, envs: Iterable[int]) -> None:
+        for env in envs:
+            way = self.ways[env]
+            if isinstance(way, str):
+                raise TypeError(f"Env {env} was to be given a task. {way}")

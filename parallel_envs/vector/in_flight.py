@@ -1,4 +1,4 @@
-"""Requests in flight: `PendingCall` for a request to all or some envs at once, `InFlight` for requests to single envs.
+"""Requests in flight: the state of a manager, the wait for answers, and the recovery from failed requests.
 
 The states of a manager:
 
@@ -12,6 +12,11 @@ returns all rows); any other request drops it, once the envs that are still busy
 
 A request that is interrupted by Ctrl-C while the envs are being asked stays in ASKING, since some envs may have begun
 and others not. Only a reset of all envs leaves that state.
+
+With `on_failure="restart"` the broken part (a worker, or one env) is replaced, its envs are reset with fresh seeds, and
+the unanswered request is made again. A step is then answered with a row that reports a lost episode (truncated, reward
+0, `infos["worker_restarted"]`); a reset is done again with the seed and options that were asked for. Other workers are
+not affected. A budget limits how often a part that keeps breaking is replaced.
 """
 
 from __future__ import annotations
@@ -19,20 +24,38 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import logging
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
-from parallel_envs.engine import PendingRequest, WorkerPool
-from parallel_envs.errors import ClosedError
+from parallel_envs.engine import Death, Failure, PendingRequest, WorkerPool
+from parallel_envs.engine.interrupts import delay_ctrl_c
+from parallel_envs.errors import ClosedError, EnvError, StepTimeout, WorkerDied, WorkerStartError
+from parallel_envs.seeding import SeedTree
 from parallel_envs.vector import arguments
 from parallel_envs.vector.env_batch import EnvBatch
-from parallel_envs.vector.recovery import WAIT_ADVICE, Awaited, Recovery
-from parallel_envs.vector.worker_envs import ResetRequest
+from parallel_envs.vector.recovery import RestartBudget, env_error, env_names, worker_died, worker_error
+from parallel_envs.vector.step_loop import ResetRequest
+
+if TYPE_CHECKING:
+    from parallel_envs.vector.arguments import TaskLedger
+
+_log = logging.getLogger("parallel_envs.vector.recovery")  # the name that handlers of users may have
+
+_RESTART_ADVICE = " Call envs.restart(env_ids) to replace it; on_failure='restart' does so by itself."
+_RESTARTS_LATER_ADVICE = (
+    " Call envs.restart(env_ids) to replace it, or go on: the next step or reset does so by itself."
+)
+_LATE_ROWS_ADVICE = " After restart(env_ids), step_wait() or reset_wait() waits for them and brings all rows."
+WAIT_ADVICE = (
+    " Nothing is lost: wait again (reset_wait, step_wait, call_wait or recv), call restart(env_ids) and then wait, or "
+    "close the manager."
+)
 
 
 class State(enum.Enum):
@@ -46,7 +69,8 @@ class State(enum.Enum):
     SEND = "send"
 
 
-_ENDS = {State.RESET: "reset_wait", State.STEP: "step_wait", State.CALL: "call_wait", State.SEND: "recv"}
+ENDS = {State.RESET: "reset_wait", State.STEP: "step_wait", State.CALL: "call_wait", State.SEND: "recv"}
+"""The method that ends a request, by the state."""
 
 
 class ClosedManager(ClosedError, ClosedEnvironmentError):
@@ -54,9 +78,7 @@ class ClosedManager(ClosedError, ClosedEnvironmentError):
 
 
 class PendingCall:
-    """The state of a manager, and the request of the request that it waits for.
-
-    Requests to single envs have requests of their own: see `InFlight`.
+    """The state of a manager, and the request that it waits for. Requests to single envs are in `InFlight`.
 
     Attributes:
         failed: Whether an error of the request has been raised after which it may be waited for again, or dropped.
@@ -97,36 +119,18 @@ class PendingCall:
         """Return to IDLE, since the results are complete."""
         self.state, self.pending, self.failed, self.waited_for = State.IDLE, None, False, False
 
-    def forgotten(self) -> str | None:
-        """Return the warning, in Gymnasium's words, about a request that `close` would drop without a wait for it. A
-        request that was waited for is not forgotten: the wait has raised (a timeout, a dead worker, Ctrl-C). Requests
-        of `send` are never waited for as a whole. Call this only while no other call of the manager is running.
-        """
-        was_begun = self.state in (State.RESET, State.STEP, State.CALL)
-        if self.closed or self.pool.closed or self.waited_for or not was_begun:
-            return None
-        return (
-            f"Calling `close` while waiting for a pending call to `{self.state.value}` to complete. Its results are "
-            f"lost: call `{_ENDS[self.state]}()` first to get them."
-        )
-
-    def check_open(self, asked: str) -> None:
-        """Raise if the manager is closed, or is being closed."""
-        if self.closed or self.pool.closed:
-            raise self.error(asked)
-
-    def check_idle(self, asked: str) -> None:
-        """Raise if a request is pending, or the manager is closed."""
-        if self.state is not State.IDLE or self.closed or self.pool.closed:
+    def check_open(self, asked: str, state: State | None = None) -> None:
+        """Raise if the manager is closed, or is being closed, or is in another state than this one."""
+        if self.closed or self.pool.closed or (state is not None and self.state is not state):
             raise self.error(asked)
 
     def check_begun(self, state: State) -> None:
         """Raise unless a request that has this state was begun."""
         if self.state is State.ASKING or self.closed or self.pool.closed:
-            raise self.error(_ENDS[state])
+            raise self.error(ENDS[state])
         if self.state is not state:
             begin = "send" if state is State.SEND else f"{state.value}_async"
-            raise NoAsyncCallError(f"Calling `{_ENDS[state]}` without any prior call to `{begin}`.", state.value)
+            raise NoAsyncCallError(f"Calling `{ENDS[state]}` without any prior call to `{begin}`.", state.value)
 
     def error(self, asked: str) -> Exception:
         """Return the error of calling the method `asked` in this state."""
@@ -144,9 +148,233 @@ class PendingCall:
             )
         return AlreadyPendingCallError(
             f"Calling `{asked}` while waiting for a pending call to `{self.state.value}` to complete. "
-            f"Call `{_ENDS[self.state]}()` first: it brings the results, also after a timeout or an interrupt.",
+            f"Call `{ENDS[self.state]}()` first: it brings the results, also after a timeout or an interrupt.",
             self.state.value,
         )
+
+
+# ---- failed requests -------------------------------------------------------------------------------------------------
+
+Fault = WorkerDied | EnvError | StepTimeout
+
+Retry = Callable[[Sequence[int]], PendingRequest]
+"""Asks replaced envs once more for the answers that their predecessors did not give."""
+
+
+class Awaited(NamedTuple):
+    """A request that is waited for, the words for it in errors, and the seconds that it may take. `retry` is None for a
+    request that cannot be made again: its faults are always raised.
+    """
+
+    pending: PendingRequest
+    doing: str
+    timeout: float | None
+    retry: Retry | None
+
+
+class Recovery:
+    """Decides what happens to a late or failed request, an error or a restart, and replaces broken workers and envs.
+
+    With `automatic`, a request that has a `retry` is mended by restarts.
+
+    Attributes:
+        restarts: The number of restarts of each worker.
+        seeds: The source of fresh seeds.
+        last: The envs that were restarted last, and the first line of the reason. It is text, since an error may hold
+            references to envs.
+    """
+
+    def __init__(
+        self,
+        batch: EnvBatch,
+        ledger: TaskLedger,
+        budget: RestartBudget,
+        reset_seconds: float | None,
+        *,
+        automatic: bool,
+    ) -> None:
+        self._batch, self._ledger, self._budget, self._reset_seconds = batch, ledger, budget, reset_seconds
+        self._automatic = automatic
+        self._advice = _RESTARTS_LATER_ADVICE if automatic else _RESTART_ADVICE
+        self._counts: dict[int, int] = {}
+        self._late: dict[int, StepTimeout] = {}
+        self._mending: dict[int, list[PendingRequest]] = {}
+        self._raised: tuple[int, set[int]] = (0, set())
+        """The number of a request, and its dead workers that an exception has named already."""
+        self.restarts = [0] * len(batch.slices)
+        self.seeds = SeedTree(0)
+        self.last: tuple[tuple[int, ...], str] | None = None
+
+    def begin(self, seeds: SeedTree) -> None:
+        """Begin a seeded run: restarts before it do not affect the fresh seeds after it."""
+        self.seeds = seeds
+        self._counts.clear()
+
+    # ---- raise or restart -----------------------------------------------------------------------------------------
+
+    def stop_or_raise(self, job: Awaited, late: Sequence[int]) -> None:
+        """Raise `StepTimeout` for late envs, or kill their workers, so that the request reports their deaths."""
+        if not self._automatic or job.retry is None:
+            raise self._batch.timeout(job.doing, job.timeout, late, advice=WAIT_ADVICE)
+        self._kill_late(job.pending, self._batch.timeout(job.doing, job.timeout, late))
+
+    def act_on_deaths(self, job: Awaited) -> None:
+        """Raise `WorkerDied`, or replace the dead workers, at once: other workers are still busy with the request. Each
+        death is raised once. The next wait is then for the workers that are still busy.
+        """
+        if self._automatic and job.retry is not None:
+            self._replace_dead(job)
+        else:
+            self._raise_new_death(job)
+
+    def resolve(self, job: Awaited) -> list[PendingRequest]:
+        """Raise the faults that a request reports, or mend them. Return all requests that hold parts of the answer. If
+        all dead workers of the request have been replaced by hand since, their envs are retried too.
+        """
+        if not job.pending.replies:
+            return [job.pending]
+        if job.retry is not None:
+            faults = self._batch.faults(job.pending)
+            is_broken = self._batch.dead_workers(job.pending) or faults.workers or faults.envs
+            if self._automatic or (faults.deaths and not is_broken):
+                return self._mend(job, job.retry)
+        self._raise_new_death(job)
+        self._batch.check(job.pending, job.doing, advice=self._advice)
+        return [job.pending]
+
+    def new_deaths(self, request: PendingRequest) -> dict[int, Death]:
+        """Return the deaths of workers that have neither been replaced nor named by an exception."""
+        number, raised = self._raised
+        known = raised if number == request.number else ()
+        return {worker: death for worker, death in self._batch.dead_workers(request).items() if worker not in known}
+
+    def _raise_new_death(self, job: Awaited) -> None:
+        """Raise `WorkerDied` for the first dead worker that no exception has named yet, if there is one."""
+        request, num_known = job.pending, 0
+        while len(deaths := self.new_deaths(request)) > num_known:
+            num_known = len(deaths)
+            self._batch.pool.pump(0.0)  # several workers may have died at the same time
+        if not deaths:
+            return
+        advice = self._advice
+        if request.waiting:
+            advice += f" Still at work: {env_names(self._batch.late_envs(request))}."
+            advice += _LATE_ROWS_ADVICE if job.retry is not None else ""
+        if self._raised[0] != request.number:
+            self._raised = (request.number, set())
+        worker = min(deaths)
+        self._raised[1].add(worker)
+        raise worker_died(deaths[worker], self._batch.slices[worker], job.doing, advice=advice)
+
+    # ---- replacing ------------------------------------------------------------------------------------------------
+
+    def _mend(self, job: Awaited, retry: Retry) -> list[PendingRequest]:
+        """Replace the broken parts that the replies of a request report, and `retry` their envs, until none is broken.
+        Each retry, and the start of the process of a new worker, may take `job.timeout` seconds. Return the request and
+        those of the retries: all of them hold parts of the answer. If a Ctrl-C interrupts this, the next call for the
+        request continues: no env is asked twice.
+        """
+        batch, requests = self._batch, self._mending.setdefault(job.pending.number, [job.pending])
+        try:
+            while True:
+                job = job._replace(pending=requests[-1])
+                if not batch.pool.wait(job.pending, job.timeout):
+                    self._kill_late(job.pending, batch.timeout(job.doing, job.timeout, batch.late_envs(job.pending)))
+                self._replace_dead(job)
+                faults = batch.faults(job.pending)
+                unanswered = {env for worker in faults.deaths for env in batch.slices[worker]}
+                for worker, (asked, failure) in faults.workers.items():
+                    unanswered |= set(batch.slices[worker])
+                    self.replace(worker, None, worker_error(failure, worker, asked, job.doing), job.timeout)
+                for env, failure in faults.envs.items():
+                    fault, worker = env_error({env: failure}, batch.raised_during([env], job.doing)), batch.owner[env]
+                    if batch.needs_replacing(worker):  # an earlier attempt to make its envs again has failed
+                        unanswered |= set(batch.slices[worker])
+                        self.replace(worker, None, fault, job.timeout)
+                    elif env not in unanswered:
+                        unanswered.add(env)
+                        self.replace(worker, env, fault)
+                if not unanswered:
+                    return self._mending.pop(requests[0].number)
+                with delay_ctrl_c():
+                    requests.append(retry(sorted(unanswered)))
+        except Exception:
+            del self._mending[requests[0].number]
+            raise
+
+    def _kill_late(self, request: PendingRequest, fault: StepTimeout) -> None:
+        """Kill the workers that have not replied, so that the request reports their deaths. Raises `fault` if a worker
+        cannot be killed, since it is a thread.
+        """
+        for worker in sorted(request.waiting):
+            try:
+                self._batch.pool.kill(worker)
+            except WorkerStartError as error:
+                fault.add_note(str(error))
+                raise fault from None
+            self._late[worker] = fault
+
+    def _replace_dead(self, job: Awaited) -> None:
+        """Replace the workers that died instead of answering a request, even while other workers are still busy."""
+        for worker, death in self._batch.dead_workers(job.pending).items():
+            died = worker_died(death, self._batch.slices[worker], job.doing)
+            self.replace(worker, None, self._late.pop(worker, died), job.timeout)
+
+    def replace(self, worker: int, env: int | None, fault: Fault | None, timeout: float | None = None) -> None:
+        """Replace a worker, or make one env of it again, until the resets of the new envs succeed or the budget is used
+        up. The next rows of the new envs report that an episode was lost. `fault` is the reason (None: the caller asked
+        for it). Raises `WorkerStartError` if no process for the worker runs within `timeout` seconds.
+        """
+        envs: Sequence[int] = self._batch.slices[worker] if env is None else (env,)
+        while True:
+            self._spend(worker, envs, fault)
+            try:
+                if env is None or self._batch.needs_replacing(worker):
+                    self._batch.replace(worker, timeout)
+                    envs = self._batch.slices[worker]
+                else:
+                    self._batch.rebuild(env)
+                seeds_and_tasks = {}
+                for one in envs:
+                    count = self._counts[one] = self._counts.get(one, 0) + 1
+                    seed = self.seeds.child("restart", one, count).seed()
+                    seeds_and_tasks[one] = seed, self._ledger.next_of(one)
+                failures = self._batch.revive(seeds_and_tasks, self._reset_seconds)
+                if not failures:
+                    return
+                fault = env_error(failures, "the reset after a restart")
+            except StepTimeout as error:
+                fault = error
+                self._batch.pool.kill(worker)
+            except (WorkerDied, EnvError) as error:
+                fault = error
+            except BaseException:
+                self._batch.give_up(worker)
+                raise
+
+    def _spend(self, worker: int, envs: Sequence[int], fault: Fault | None) -> None:
+        """Record and log a restart. Raises `fault` if the budget of the worker is used up."""
+        if fault is None:
+            _log.info("Worker %d (%s) is restarted on request.", worker, env_names(envs))
+        elif self._budget.spend(worker, time.monotonic(), getattr(fault, "seconds", None) or 0.0):
+            late = fault.workers if isinstance(fault, StepTimeout) else ()
+            text = str(fault)  # text only, with the env's own traceback: a record of the log may outlive the env
+            if isinstance(fault, EnvError) and fault.__cause__ is not None:
+                text += f"\n{Failure.of(fault.__cause__).traceback.strip()}"
+            _log.warning(
+                "%s\nRestarting %s; all others go on as they were.", text, env_names(envs), extra={"late_workers": late}
+            )
+        else:
+            fault.add_note(
+                f"Worker {worker} was restarted {self._budget.limit} times within {self._budget.window:g} seconds, "
+                "which is as often as max_restarts allows. This is its last failure."
+            )
+            raise fault
+        self.restarts[worker] += 1
+        self.last = tuple(envs), "asked for" if fault is None else str(fault).partition("\n")[0]
+
+
+# ---- requests to single envs -----------------------------------------------------------------------------------------
 
 
 class EnvRequest(NamedTuple):
@@ -186,10 +414,8 @@ class InFlight:
         """Return the request of an env, or None. Negative numbers count from the end."""
         return self._requests.get(env + self._batch.num_envs if env < 0 else env)
 
-    # ---- starting -------------------------------------------------------------------------------------------------
-
     def start_steps(
-        self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[Any]] | None
+        self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[object]] | None
     ) -> None:
         """Step envs whose actions have been written."""
         requests, deadline = self._batch.step_envs(envs, which_set, code, loose), self._deadline("step")
@@ -197,7 +423,6 @@ class InFlight:
             self._requests[env] = EnvRequest(env, which_set, pending, deadline)
 
     def start_reset(self, request: ResetRequest, which_set: int) -> None:
-        """Reset an env."""
         pending = self._batch.reset([request], which_set)
         self._requests[request.env] = EnvRequest(request.env, which_set, pending, self._deadline("reset"), request)
 
@@ -213,23 +438,15 @@ class InFlight:
         self._requests.clear()
         self._resolved.clear()
 
-    # ---- looking --------------------------------------------------------------------------------------------------
-
     def answered(self, count: int) -> list[EnvRequest]:
         """Return the answered requests in the order of their answers, or none if fewer than `count` are answered."""
         done = [request for request in self if request.pending.done]
         return sorted(done, key=lambda request: request.pending.done_at) if len(done) >= count else []
 
-    def late(self) -> list[int]:
-        """Return the envs that have not answered by their deadline."""
+    def late(self) -> list[EnvRequest]:
+        """Return the requests that were not answered by their deadline."""
         now = time.monotonic()
-        return [request.env for request in self if now > request.deadline and not request.pending.done]
-
-    def ready_ids(self) -> list[int]:
-        """Return the envs that have answered, in the order of their answers."""
-        if any(not request.pending.done for request in self):
-            self._batch.pool.pump(0.0)
-        return [request.env for request in self.answered(1)]
+        return [request for request in self if now > request.deadline and not request.pending.done]
 
     def ready(self, count: int, timeout: float | None) -> int:
         """Wait until `count` requests are answered or the time is up. Return how many are answered. Deadlines of
@@ -248,8 +465,6 @@ class InFlight:
             self._batch.pool.pump(None if until == math.inf else max(remaining, 0.0), seen)
             has_looked = True
         return done
-
-    # ---- receiving ------------------------------------------------------------------------------------------------
 
     def wait(
         self, ready: Callable[[], list[EnvRequest]], timeout: float | None, only: EnvRequest | None = None
@@ -273,8 +488,7 @@ class InFlight:
             if dead:
                 continue  # that took time, in which all others may have answered
             pool.check_open("What was sent was waited for")
-            now = time.monotonic()
-            late = [request for request in self if now > request.deadline and not request.pending.done]
+            late = self.late()
             for request in late:
                 if not request.pending.done:  # its worker may have been killed for another env meanwhile
                     # If it is waited for again after an error, it has the full time once more.
@@ -312,7 +526,7 @@ class InFlight:
     def _awaited(self, request: EnvRequest) -> Awaited:
         def retry(envs: Sequence[int]) -> PendingRequest:
             if request.reset is None:
-                return self._batch.report_lost([request.env], request.which_set)
+                return self._batch.ask("report_lost", [request.env], request.which_set)
             return self._batch.reset([dataclasses.replace(request.reset, restarted=True)], request.which_set)
 
         return Awaited(request.pending, request.doing, self._seconds[request.doing], retry)

@@ -33,24 +33,25 @@ from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
 from parallel_envs.threads import NOT_HELD, CallGuard, one_thread
 from parallel_envs.vector import arguments
-from parallel_envs.vector.arguments import EnvFactory, EnvIds, Options, Seed
+from parallel_envs.vector.arguments import EnvFactory, EnvIds, Options, Seed, TaskLedger
 from parallel_envs.vector.env_batch import EnvBatch
-from parallel_envs.vector.in_flight import EnvRequest, InFlight, PendingCall, State
-from parallel_envs.vector.infos import Info
-from parallel_envs.vector.recovery import (
+from parallel_envs.vector.in_flight import (
+    ENDS,
     WAIT_ADVICE,
     Awaited,
+    EnvRequest,
+    InFlight,
+    PendingCall,
     Recovery,
-    RestartBudget,
     Retry,
-    env_error,
-    env_names,
-    unreadable_result,
+    State,
 )
+from parallel_envs.vector.infos import Info
+from parallel_envs.vector.recovery import RestartBudget, env_error, env_names, unreadable_result
 from parallel_envs.vector.remotes import Remote, RemoteMethod, RemoteRequests
 from parallel_envs.vector.shared_arrays import unpacked
-from parallel_envs.vector.worker_envs import Method, ResetRequest, bell_argument
-from parallel_envs.vector.worker_tasks import UNSAID, TaskLedger, TaskSetter
+from parallel_envs.vector.step_loop import UNSAID, ResetRequest, TaskSetter, bell_argument
+from parallel_envs.vector.worker_envs import Method
 
 Infos = Any
 """`dict[str, Any]`; with `infos_list` `list[dict[str, Any]]`."""
@@ -242,7 +243,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             tasks=arguments.task_settings(task_source, task_setter, self.num_envs),
         )
         try:
-            self._tasks = TaskLedger(task_source, batch.task_ways, batch.episode_of)
+            self._tasks = TaskLedger(task_source, batch.task_ways, batch.episodes)
             automatic = on_failure == "restart"
             self._recovery = Recovery(batch, self._tasks, budget, self.reset_timeout, automatic=automatic)
         except BaseException:
@@ -265,7 +266,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._failed_wait: tuple[str, float | None] = ("", None)
         self._calling = ""
         self._call_envs: list[int] = []
-        self._stop = self._recovery.has_new_deaths  # stored, since making a bound method costs time at each step
+        self._stop = self._recovery.new_deaths  # stored, since making a bound method costs time at each step
         self._in_flight = InFlight(batch, self._recovery, self.step_timeout, self.reset_timeout)
         self._num_steps = 0
 
@@ -406,7 +407,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         seconds = self.step_timeout if timeout is None else timeout
         batch = self._batch
         requests = self._finish(
-            State.STEP, f"step {self._num_steps + 1}", seconds, lambda envs: batch.report_lost(envs, self._set)
+            State.STEP, f"step {self._num_steps + 1}", seconds, lambda envs: batch.ask("report_lost", envs, self._set)
         )
         self._num_steps += 1
         if self._num_steps == _STEPS_TO_SETTLE and self._settles:
@@ -512,7 +513,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             )
         answered, pickled = self._receive(lambda: self._in_flight.answered(min_envs), timeout)
         envs = np.array([request.env for request in answered], np.intp)
-        return envs, *self._batch.rows(envs, self._set), self._batch.infos(pickled, envs, as_list=as_list)
+        batch, arrays = self._batch, self._batch.arrays
+        observations, infos = batch.observations(self._set, envs), batch.infos(pickled, envs, as_list=as_list)
+        return envs, observations, arrays.rewards[envs], arrays.terminated[envs], arrays.truncated[envs], infos
 
     @one_thread
     def recv_env(self, env: int, timeout: float | None = None) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -560,12 +563,14 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         With `backend="serial"` environments work only while the caller asks for answers, so each look runs one.
         """
         self._pending.check_open("ready_ids")
-        return self._in_flight.ready_ids()
+        if any(not request.pending.done for request in self._in_flight):
+            self._batch.pool.pump(0.0)
+        return [request.env for request in self._in_flight.answered(1)]
 
     @property
     def late(self) -> list[int]:
         """The environments that have not answered by their deadline. `recv` deals with them without waiting."""
-        return self._in_flight.late()
+        return [request.env for request in self._in_flight.late()]
 
     @property
     def workers_of(self) -> tuple[int, ...]:
@@ -645,7 +650,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Reset environments whose episodes have ended as this mode says. Call this before the first reset."""
         self._become_idle("use_autoreset_mode")
         self.autoreset_mode = self.metadata["autoreset_mode"] = mode
-        self._batch.use_autoreset_mode(mode)
+        self._batch.mode = mode
+        self._batch.tell_all("change", mode)
 
     # ---- attributes and methods of the envs -----------------------------------------------------------------------
 
@@ -821,12 +827,19 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         A warning is given if a `reset_async`, `step_async` or `call_async` was never waited for.
         """
         seconds = 5.0 if timeout is None else arguments.seconds("timeout", timeout)
-        # During another call the manager is closed by another thread or a signal handler: then nothing is forgotten.
-        forgotten = None if self._guard.is_held else self._pending.forgotten()
-        self._pending.closed = True
+        call = self._pending
+        # A request that was waited for is not forgotten: the wait has raised (a timeout, a dead worker, Ctrl-C). During
+        # another call the manager is closed by another thread or a signal handler: then nothing is forgotten either.
+        is_open = not (self._guard.is_held or call.closed or call.pool.closed)
+        is_forgotten = is_open and call.state in (State.RESET, State.STEP, State.CALL) and not call.waited_for
+        call.closed = True
         self._batch.close(0.2 if terminate else seconds)
-        if forgotten is not None:  # last, so that the workers have ended even where warnings are errors
-            gymnasium.logger.warn(forgotten, stacklevel=_CALLER_OF_CLOSE)
+        if is_forgotten:  # last, so that the workers have ended even where warnings are errors
+            gymnasium.logger.warn(
+                f"Calling `close` while waiting for a pending call to `{call.state.value}` to complete. Its results "
+                f"are lost: call `{ENDS[call.state]}()` first to get them.",
+                stacklevel=_CALLER_OF_CLOSE,
+            )
 
     def __enter__(self) -> ParallelEnvManager:
         return self
@@ -906,7 +919,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Raise unless a request may be made. A request that has failed is dropped first."""
         if self._pending.failed and not self._pending.closed:
             self._drop_failed()
-        self._pending.check_idle(asked)
+        self._pending.check_open(asked, State.IDLE)
 
     def _drop_failed(self) -> None:
         """Drop a request that has failed, once all envs that are still busy with it have answered.

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from parallel_envs.meta import MultiEpisodeWrapper
 from parallel_envs.tasks import KEEP, CycleTasks, FixedTasks, Task, TaskWay, UniformTasks
 from parallel_envs.testing import assert_same_batch
-from parallel_envs.vector.worker_tasks import TaskNumbers, WatchedOptions
+from parallel_envs.vector.arguments import TaskNumbers
+from parallel_envs.vector.step_loop import WatchedOptions
 from tests.vector.conftest import Make, Manager
 from tests.vector.task_courses import (
     EACH_WAY,
