@@ -209,7 +209,7 @@ def in_fresh_interpreter(program: str) -> Any:
 def test_an_import_brings_in_no_heavy_library() -> None:
     alone, groups, others = in_fresh_interpreter(
         f"import {PACKAGE}\nanswer = [sorted(sys.modules)]\n"
-        f"{PACKAGE}.EnvStateManager; import {PACKAGE}.groups.worker_group; answer.append(sorted(sys.modules))\n"
+        f"{PACKAGE}.EnvStateManager; import {PACKAGE}.groups.env_workers; answer.append(sorted(sys.modules))\n"
         f"{PACKAGE}.ParallelEnvManager; {PACKAGE}.MultiAgentEnvManager\n"
         f"import {PACKAGE}.rollouts, {PACKAGE}.policies, {PACKAGE}.evaluation; answer.append(sorted(sys.modules))"
     )

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Self
 
 from parallel_envs.choices import StartMethod, Strategy
-from parallel_envs.engine import HOST, Call, PendingRequest, PoolSettings, Reply, open_pool
+from parallel_envs.engine import PendingRequest, PoolSettings, Reply, open_pool
+from parallel_envs.engine.worker_group import MAX_ATTEMPTS, Loss, WorkerGroup
 from parallel_envs.errors import EpisodeFailed, WorkerStartError
 from parallel_envs.evaluation.determinism import seeded_globally
 from parallel_envs.evaluation.episode import (
@@ -49,8 +50,6 @@ from parallel_envs.wrappers.sharing import check_together, stuck
 
 Agent = Any
 _log = logging.getLogger(__name__)
-
-MAX_ATTEMPTS = 2  # an episode that failed is played once more
 
 _LOOK_UP_SECONDS = 0.5  # between checks of the deadlines, while nothing happens
 _GRACE_SECONDS, _FRESH_GRACE_SECONDS = 5.0, 30.0
@@ -248,8 +247,7 @@ class EvaluationWorkers:
         )
         self._pool = open_pool(max(jobs, 1), settings)
         self.num_workers = self._pool.num_workers
-        self._key = self._pool.new_key()
-        self._build = Call(HOST, "build", (self._key, make))
+        self._group = WorkerGroup(self._pool, lambda worker: (make,))
         self._stale: set[int] = set()  # workers to replace before they get another call
         self._busy: dict[int, tuple[tuple[Any, ...], PendingRequest, float]] = {}
 
@@ -264,22 +262,16 @@ class EvaluationWorkers:
 
     def start(self) -> None:
         """Make the object in every worker. Raises BadEvaluation if a worker cannot, or dies at it twice."""
-        waiting, replaced = list(self._pool.all_workers), set[int]()
-        while waiting:
-            request = self._pool.send(dict.fromkeys(waiting, self._build))
-            self._pool.wait(request)
-            waiting = []
-            for worker, reply in request.replies.items():
-                if reply.death is not None and worker not in replaced:
-                    replaced.add(worker)
-                    waiting.append(worker)
-                elif (failure := _failure_of(reply)) is not None:
-                    raise BadEvaluation(
-                        f"Workers cannot start ({failure.error_type}: {failure.message}). Missions and policies must "
-                        "be importable in a worker process. Change them, or give jobs=0."
-                    )
-            for worker in waiting:
-                self._pool.restart(worker)
+
+        def replace(losses: Sequence[Loss], is_last: bool) -> None:
+            for loss in () if is_last else losses:
+                self._group.replace(loss.worker, built=False)
+
+        for failure in filter(None, map(_failure_of, self._group.build(on_losses=replace))):
+            raise BadEvaluation(
+                f"Workers cannot start ({failure.error_type}: {failure.message}). Missions and policies must be "
+                "importable in a worker process. Change them, or give jobs=0."
+            )
 
     def run(self, queue: WorkQueue) -> None:
         """Do all work of a queue."""
@@ -291,11 +283,11 @@ class EvaluationWorkers:
                 grace = _GRACE_SECONDS
                 if worker in self._stale:
                     grace = _FRESH_GRACE_SECONDS
-                    pool.restart(worker)
+                    self._group.replace(worker, built=False)
                     # Requests are answered in the order in which they were sent, so this one needs no wait.
-                    pool.send({worker: self._build})
+                    pool.send({worker: self._group.build_call(worker)})
                     self._stale.discard(worker)
-                request = pool.send({worker: Call(self._key, queue.method, arguments)})
+                request = pool.send({worker: self._group.call(queue.method, *arguments)})
                 self._busy[worker] = arguments, request, time.monotonic() + (self._timeout or _LONG_SECONDS) + grace
             if not self._busy:
                 return
@@ -322,8 +314,7 @@ class EvaluationWorkers:
                     self._busy[worker] = arguments, request, math.inf
                     continue
                 else:
-                    failure = timeout_failure(self._timeout, "", pool.stack(worker))
-                    pool.kill(worker)
+                    failure = timeout_failure(self._timeout, "", self._group.end(worker, self._timeout))
                     self._stale.add(worker)
                 del self._busy[worker]
                 if queue.finish(arguments, result, failure):
@@ -334,16 +325,17 @@ class EvaluationWorkers:
         if self._pool.backend != "process":
             return ()
         workers = [worker for worker in self._pool.all_workers if worker not in self._stale]
-        request = self._pool.send({worker: Call(self._key, "peak_bytes") for worker in workers})
+        request = self._pool.send({worker: self._group.call("peak_bytes") for worker in workers})
         with contextlib.suppress(KeyboardInterrupt):
             self._pool.wait(request, timeout=_MEMORY_SECONDS)
         return tuple(reply.value for reply in request.replies.values() if isinstance(reply.value, int))
 
 
-def _failure_of(reply: Reply) -> Failure | None:
-    if reply.death is not None:
-        return failure_of_death(reply.death)
-    if (failure := reply.failure) is None:
+def _failure_of(lost: Reply | Loss) -> Failure | None:
+    """Return the failure in a worker's reply, or of a lost worker."""
+    if lost.death is not None:
+        return failure_of_death(lost.death)
+    if (failure := lost.failure) is None:
         return None
     return Failure(kind="run", error_type=failure.type_name, message=failure.message, traceback=failure.traceback)
 

@@ -7,7 +7,7 @@
     figures = manager.metrics()
 
 histories, statuses, actions ── in the caller (`episode`)
-environments ───────────────── in workers (`placement`, `worker_group`, `env_host`), or in the caller, where that is
+environments ───────────────── in workers (`placement`, `env_workers`, `env_host`), or in the caller, where that is
                                quicker
 
 A turn: `inputs` reads the actions, `placement` sends them to workers and to the caller's own `env_host`, and `episode`

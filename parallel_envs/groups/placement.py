@@ -19,9 +19,9 @@ import numpy as np
 from parallel_envs.engine import Unpicklable, cores_here, dump_reply, user_stacklevel
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.groups.env_host import EnvHost
+from parallel_envs.groups.env_workers import EnvWorkers
 from parallel_envs.groups.failures import EnvFailure, divergence_failure, error_failure
 from parallel_envs.groups.transport import Answers, Convert, Job, Replay, Request, TimeLimits
-from parallel_envs.groups.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
     from parallel_envs.groups.config import ManagerBlock
@@ -58,7 +58,7 @@ class EnvPlacement:
         self._tags, self._replay_target = {env.env_id: env.tag for env in specs.envs}, replay_target
         self.stale: set[int] = set()
         """The environments that are not in the state of their episodes."""
-        self.workers: WorkerGroup | None = None
+        self.workers: EnvWorkers | None = None
         types = {env.env_id: env.env_type for env in specs.envs if use_workers and specs.where[env.tag] != "caller"}
         if types:
             num_workers = min(settings.max_workers or min(_MOST_WORKERS, len(cores_here())), len(types))
@@ -67,7 +67,7 @@ class EnvPlacement:
                 worker_of = {env: worker for env, worker in worker_of.items() if worker < num_workers - 1}
             limits = TimeLimits(settings.step_timeout, settings.reset_timeout, settings.start_timeout)
             try:
-                self.workers = WorkerGroup(worker_of, self._tags, specs.tag_specs, limits, settings.context, self.stale)
+                self.workers = EnvWorkers(worker_of, self._tags, specs.tag_specs, limits, settings.context, self.stale)
             except Unpicklable as error:
                 error.add_note("Make it inside the environment, or say where: caller in its block of custom_envs.")
                 raise

@@ -25,9 +25,9 @@ from parallel_envs.spelling import unknown_keyword
 from parallel_envs.threads import ClosedAtExit, one_thread
 from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.arguments import Options, optional_wait, reset_arguments, some_envs
+from parallel_envs.vector.env_errors import env_names
 from parallel_envs.vector.infos import add_info
 from parallel_envs.vector.manager import CommonOptions
-from parallel_envs.vector.recovery import env_names
 
 ByAgent = dict[Agent, Any]
 Step = tuple[ByAgent, ByAgent, ByAgent, ByAgent, Infos]

@@ -33,8 +33,8 @@ from parallel_envs.engine import (
     unpicklable_part,
 )
 from parallel_envs.errors import StepTimeout, WorkerStartError
+from parallel_envs.vector.env_errors import env_error, step_timeout, worker_died, worker_error
 from parallel_envs.vector.infos import Info, InfoReader
-from parallel_envs.vector.recovery import env_error, step_timeout, worker_died, worker_error
 from parallel_envs.vector.registry import OwnedEnvs, Registrations
 from parallel_envs.vector.shared_arrays import (
     AUTORESET_SECONDS,

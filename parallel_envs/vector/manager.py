@@ -27,6 +27,7 @@ from parallel_envs.engine import (
     pin_workers,
     unpicklable_part,
 )
+from parallel_envs.engine.worker_group import RestartBudget
 from parallel_envs.errors import EnvError
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords, unknown_keyword
@@ -35,7 +36,9 @@ from parallel_envs.threads import NOT_HELD, CallGuard, one_thread
 from parallel_envs.vector import arguments
 from parallel_envs.vector.arguments import EnvFactory, EnvIds, Options, Seed, TaskLedger
 from parallel_envs.vector.env_batch import EnvBatch
-from parallel_envs.vector.in_flight import (
+from parallel_envs.vector.env_errors import env_error, env_names, unreadable_result
+from parallel_envs.vector.infos import Info
+from parallel_envs.vector.recovery import (
     ENDS,
     WAIT_ADVICE,
     Awaited,
@@ -46,8 +49,6 @@ from parallel_envs.vector.in_flight import (
     Retry,
     State,
 )
-from parallel_envs.vector.infos import Info
-from parallel_envs.vector.recovery import RestartBudget, env_error, env_names, unreadable_result
 from parallel_envs.vector.remotes import Remote, RemoteMethod, RemoteRequests
 from parallel_envs.vector.shared_arrays import unpacked
 from parallel_envs.vector.step_loop import UNSAID, ResetRequest, TaskSetter, bell_argument

@@ -29,7 +29,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from parallel_envs.engine import ArrayLayout, SharedBlock, dump_reply, load_reply
 from parallel_envs.spelling import hint
-from parallel_envs.vector.recovery import env_names
+from parallel_envs.vector.env_errors import env_names
 
 _FIXED = (Box, Discrete, MultiDiscrete, MultiBinary)
 _KNOWN = (*_FIXED, Dict, Tuple, Graph, OneOf, SequenceSpace, Text)

@@ -17,14 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.engine import (
-    HOST,
-    Call,
     Failure,
     PendingRequest,
     Reply,
     SharedBlock,
     Unpicklable,
 )
+from parallel_envs.engine.worker_group import Loss, WorkerGroup
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import in_turn
 from parallel_envs.wrappers.base import PerAgentWrapper
@@ -205,8 +204,6 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._last: dict[int, PendingRequest] = {}  # the last request to each worker
         self._late: dict[int, PendingRequest] = {}  # requests whose turn has ended without their answers
         self._ended: dict[int, float] = {}  # when each worker ended the turn that was late last
-        self._pids: dict[int, int] = {}
-        self._not_made_in: dict[int, Failure] = {}  # workers in which policies could not be made again
         self._weights: dict[Agent, tuple[Any, int]] = {}  # loaded last, in the order of loading, with their versions
         self._unsynced: set[Agent] = set()  # agents whose weights were loaded since the last `sync`
         try:
@@ -219,7 +216,6 @@ class PerAgentProcessWrapper(PerAgentWrapper):
     @in_turn
     def _place_policies(self) -> None:
         """Assign the agents to workers and build their policies there. No other wrapper uses the workers meanwhile."""
-        self._key = self._workers.new_key()
         others = self._policy_pool.num_policies
         held: dict[int, list[Agent]] = {worker: [] for worker in range(self._workers.num_workers)}
         for group in sorted(sharers(self.policies), key=len, reverse=True):  # each to the worker with fewest policies
@@ -227,29 +223,27 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._held = {worker: agents for worker, agents in held.items() if agents}
         others.update({worker: len(agents) for worker, agents in self._held.items()})
         self._home = {agent: worker for worker, agents in self._held.items() for agent in agents}
+        self._group = WorkerGroup(self._workers, self._host_of, self._held)
         for worker in self._held:
             if self._workers.death(worker) is not None:  # it has died while another wrapper used it
                 self._workers.restart(worker)
         self._build(self._held)
 
+    def _host_of(self, worker: int) -> tuple[Any, ...]:
+        return PolicyHost, {agent: self.policies[agent] for agent in self._held[worker]}
+
     def _build(self, workers: Collection[int]) -> None:
         """Build the policies in these workers. Raises PolicyError for those that cannot be made."""
-        policies = {worker: {agent: self.policies[agent] for agent in self._held[worker]} for worker in workers}
-        request = self._workers.send(
-            {worker: Call(HOST, "build", (self._key, PolicyHost, own)) for worker, own in policies.items()}
-        )
-        self._workers.wait(request)
-        self._pids |= {worker: self._workers.pid(worker) for worker in workers}
-        if any(map(is_spec, self.policies.values())) and not any(map(_failure_in, request.replies.values())):
-            request = self._workers.send(dict.fromkeys(workers, Call(self._key, "not_made")))
-            self._workers.wait(request)
-        failures: dict[Agent, Failure] = {}
-        for worker, reply in request.replies.items():
-            if (failure := _failure_in(reply)) is not None:
-                failures |= dict.fromkeys(self._held[worker], failure)
-            elif isinstance(reply.value, dict):
-                failures |= reply.value
-        self._not_made_in |= {self._home[agent]: failure for agent, failure in failures.items()}
+        losses = self._group.build(workers)
+        failures = {agent: _failure_of(loss) for loss in losses for agent in self._held[loss.worker]}
+        if not losses and any(map(is_spec, self.policies.values())):
+            request = self._workers.send(dict.fromkeys(workers, self._group.call("not_made")))
+            for worker, reply in self._group.replies(request).items():
+                if (failure := _failure_in(reply)) is not None:
+                    failures |= dict.fromkeys(self._held[worker], failure)
+                for agent, failure in (reply.value or {}).items():
+                    failures[agent] = failure
+                    self._group.give_up(worker, failure)
         if failures:
             raise policy_error(failures, {})
 
@@ -261,7 +255,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         if not self._buffer.fits_all(inputs) and not any(map(self._is_busy, self._last)):
             block, slots, before = self._buffer.lay_out(inputs)
             alive = [worker for worker in self._held if self._loss(worker) is None]
-            self._workers.wait(self._workers.send(dict.fromkeys(alive, Call(self._key, "attach", (block, slots)))))
+            self._workers.wait(self._workers.send(dict.fromkeys(alive, self._group.call("attach", block, slots))))
             if before is not None:
                 before.close()
         by_worker: dict[int, dict[Agent, PolicyInput]] = {}
@@ -278,9 +272,9 @@ class PerAgentProcessWrapper(PerAgentWrapper):
             is_in_buffer = all(seen is IN_BUFFER and wanted is None for seen, wanted in own.values())
             try:
                 if is_in_buffer and len(own) == len(self._held[worker]):
-                    request = self._workers.ring(self._key, 0, (worker,))
+                    request = self._workers.ring(self._group.key, 0, (worker,))
                 else:
-                    request = self._workers.call(worker, self._key, "act", own)
+                    request = self._workers.send({worker: self._group.call("act", own)})
             except Unpicklable as error:
                 failed |= dict.fromkeys(own, Answer(failure=Failure.of(error)))
                 continue
@@ -315,15 +309,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
 
     def _loss(self, worker: int) -> Failure | None:
         """Return the failure of a worker that has no policies of this wrapper any more, else None."""
-        death = self._workers.death(worker)
-        if death is not None:
-            return _failure_of_death(death)
-        if worker in self._not_made_in:
-            return self._not_made_in[worker]
-        if self._workers.pid(worker) != self._pids[worker]:
-            text = "its worker was replaced by another wrapper of the pool"
-            return Failure(WORKER_DIED, text, text)
-        return None
+        loss = self._group.loss(worker)
+        return None if loss is None else _failure_of(loss)
 
     def _forget_answered(self) -> None:
         """Take in replies that have come, also to requests that were late or that Ctrl-C has left without `recv`."""
@@ -352,8 +339,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         lost = [w for w in self._held if w in chosen and (w in self._late or self._loss(w) is not None)]
         for worker in lost:
             if worker in self._late or self._workers.death(worker) is not None:
-                self._workers.restart(worker)
-            self._not_made_in.pop(worker, None)
+                self._group.replace(worker, built=False)
             self._late.pop(worker, None)
             self._last.pop(worker, None)
         self._buffer.clear()
@@ -387,7 +373,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
             elif (loss := self._loss(worker)) is not None:
                 answers |= dict.fromkeys(own, Answer(failure=loss))
             else:
-                request = self._last[worker] = self._workers.call(worker, self._key, "call", method, own)
+                request = self._last[worker] = self._workers.send({worker: self._group.call("call", method, own)})
                 requests[worker] = request, list(own)
         self._forget_answered()
         # A state may be large: it may take longer than an action.
@@ -438,8 +424,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._forget_answered()
         for worker in self._late:
             self._workers.restart(worker)
-        alive = [worker for worker in self._pids if worker not in self._late and self._loss(worker) is None]
-        self._workers.forget(self._workers.send(dict.fromkeys(alive, Call(HOST, "drop", (self._key,)))))
+        self._group.drop([worker for worker in self._held if worker not in self._late])
 
 
 PerAgentSubprocessWrapper = PerAgentProcessWrapper
@@ -455,12 +440,9 @@ def _copy_if_possible(weights: Any) -> Any:
 
 
 def _failure_in(reply: Reply) -> Failure | None:
-    return reply.failure if reply.death is None else _failure_of_death(reply.death)
+    return reply.failure if reply.death is None else _failure_of(Loss(reply.worker, reply.death.pid, reply.death))
 
 
-def _failure_of_death(death: Any) -> Failure:
-    killed = (death.exitcode or 0) < 0
-    how = f"was killed by signal {-death.exitcode}" if killed else f"exited with code {death.exitcode}"
-    last = "".join(f"\n  {line}" for line in death.last_output)
-    text = f"its worker (pid {death.pid}) {how}" + (f". Its last output:{last}" if last else "")
-    return Failure(WORKER_DIED, text, text)
+def _failure_of(loss: Loss) -> Failure:
+    text = loss.text(f"its worker (pid {loss.pid})")
+    return loss.failure or Failure(WORKER_DIED, text, text)

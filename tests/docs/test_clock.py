@@ -152,7 +152,7 @@ READERS = {
         ],
         "engine.",
     ),
-    **dict.fromkeys([f"groups/{name}.py" for name in ("env_host", "transport", "worker_group")], "groups."),
+    **dict.fromkeys([f"groups/{name}.py" for name in ("env_host", "transport", "env_workers")], "groups."),
     "rollouts/collector.py": "rollouts.",
     **dict.fromkeys(
         [

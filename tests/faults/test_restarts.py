@@ -21,9 +21,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from parallel_envs.engine.worker_group import RestartBudget
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied, WorkerStartError
 from parallel_envs.testing import FAULTS_AT, Fault, FaultyEnv, InfoKind, Moment, ScriptedEnv
-from parallel_envs.vector.recovery import RestartBudget
 from tests.engine.asking import ends_within
 from tests.faults import matrix
 from tests.faults.broken_envs import LONG, BreakingEnv, TellingEnv, always, lives

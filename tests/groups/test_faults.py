@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.engine import Reply
 from parallel_envs.engine.messages import Failure
+from parallel_envs.engine.worker_group import WorkerGroup
 from parallel_envs.errors import EnvError, ParallelEnvsError, WorkerDied
-from parallel_envs.groups import EnvStateManager, placement, register, worker_group
+from parallel_envs.groups import EnvStateManager, env_workers, placement, register
 from parallel_envs.testing.conformance import assert_same_batch
 from tests.engine.asking import in_fork, refusal
 from tests.engine.scripts import run_script
@@ -179,7 +179,7 @@ def test_an_env_that_hangs_on_after_a_ctrl_c_is_ended_at_its_deadline(monkeypatc
     with EnvStateManager(configured({"Breaking": 1}, max_workers=1, step_timeout=SOON)) as manager:
         manager.reset(seed=1)
         with monkeypatch.context() as patch:
-            patch.setattr(worker_group.WorkerGroup, "_end", interrupted)
+            patch.setattr(env_workers.EnvWorkers, "_end", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 manager.step(inputs({1: ["hang"]}))
         for _ in range(2):
@@ -194,7 +194,7 @@ def test_a_ctrl_c_before_a_fresh_worker_has_its_environments(monkeypatch: pytest
         manager.step(inputs({0: ["right"], 1: ["right"]}))
         kill_all(manager)
         with monkeypatch.context() as patch:
-            patch.setattr(worker_group.WorkerGroup, "_host_envs", interrupted)
+            patch.setattr(WorkerGroup, "build", interrupted)
             for _ in range(2):
                 with pytest.raises(KeyboardInterrupt):
                     manager.step(inputs({0: ["right"], 1: ["right"]}))
@@ -359,7 +359,7 @@ def test_what_is_shown_and_cannot_travel_costs_no_episode(shown: Callable[[], An
 
 def test_a_failure_that_concerns_no_environment_in_particular_is_raised() -> None:
     with pytest.raises(EnvError, match="A worker could not do its part: ValueError: no room"):
-        worker_group.raise_worker_failure(Reply(0, failure=Failure("ValueError", "no room", "")))
+        env_workers.raise_worker_failure(Failure("ValueError", "no room", ""))
 
 
 def test_in_a_forked_process_a_manager_refuses_and_its_copy_has_workers_of_its_own() -> None:

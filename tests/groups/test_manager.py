@@ -19,7 +19,7 @@ import pytest
 
 from parallel_envs.engine import Unpicklable
 from parallel_envs.errors import ClosedError, WorkerDied, WorkerStartError
-from parallel_envs.groups import BadSettings, BadTurn, EnvStateManager, register, worker_group
+from parallel_envs.groups import BadSettings, BadTurn, EnvStateManager, env_workers, register
 from parallel_envs.groups.episode import Episode
 from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import TAGS, Walk, WalkConfig, begun, configured, inputs, kill_all, of_block, play
@@ -335,7 +335,7 @@ def test_where_no_worker_starts_all_live_in_the_caller(monkeypatch: pytest.Monke
     def refuse(*arguments: Any) -> Any:
         raise WorkerStartError("there is no room")
 
-    monkeypatch.setattr(worker_group, "open_pool", refuse)
+    monkeypatch.setattr(env_workers, "open_pool", refuse)
     expected = play(EnvStateManager(configured({"Walk": 1}, use_multiprocessing=False)), ["jump", "left"], 1)
     with EnvStateManager(configured({"Walk": 1})) as manager:
         with pytest.warns(RuntimeWarning, match="there is no room.*in the caller instead") as caught:

@@ -9,6 +9,7 @@ import pytest
 
 from parallel_envs.engine import Death
 from parallel_envs.errors import WorkerDied
+from parallel_envs.groups.env_workers import LossPolicy, LostWorker
 from parallel_envs.groups.failures import EnvFailure, timeout_failure
 from parallel_envs.groups.transport import (
     MAKING,
@@ -19,7 +20,6 @@ from parallel_envs.groups.transport import (
     Request,
     TimeLimits,
 )
-from parallel_envs.groups.worker_group import LossPolicy, LostWorker
 
 LIMITS = TimeLimits(step=2.0, reset=5.0, start=9.0)
 REPLAY = Replay(0, "train", ("left", "left", "left"), 3)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_envs.groups import EnvStateManager, register, worker_group
+from parallel_envs.groups import EnvStateManager, env_workers, register
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def kill_all(manager: EnvStateManager) -> None:
         os.kill(pool.pid(worker), signal.SIGKILL)
 
 
-def workers(manager: EnvStateManager) -> worker_group.WorkerGroup:
+def workers(manager: EnvStateManager) -> env_workers.EnvWorkers:
     assert manager._placement is not None
     assert manager._placement.workers is not None
     return manager._placement.workers

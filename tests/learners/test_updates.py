@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from parallel_envs.engine import Death
+from parallel_envs.engine.worker_group import Loss
 from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.updates import AutoUpdates, ProcessUpdates
@@ -237,7 +238,7 @@ def test_workers_that_hang_or_die_twice_in_an_update_are_named_each_with_its_own
         assert caught.value.workers == (0,)
         for words in (
             "Worker 0, which learns for ['hangs', 'lives'] (pid ",
-            "within 600.0 seconds (update_timeout: give a larger one if updates take so long) and was ended.",
+            "within 600.0 seconds and was ended. Give a larger update_timeout if updates take so long.",
             "It was the second time in a row",
             "in hang",
         ):
@@ -304,7 +305,7 @@ def test_a_worker_that_dies_before_it_has_begun_is_replaced_once(
 
 
 def test_a_death_is_told_with_the_last_output() -> None:
-    error = worker_fault(Death(2, 77, 3, ("one", "two")), ["a", "b"], AN_UPDATE, GIVEN_UP)
+    error = worker_fault(Loss(2, 77, Death(2, 77, 3, ("one", "two"))), ["a", "b"], AN_UPDATE, GIVEN_UP)
     assert isinstance(error, WorkerDied)
     assert (error.worker, error.pid, error.exitcode) == (2, 77, 3)
     assert str(error).startswith("Worker 2, which learns for ['a', 'b'] (pid 77), ended with exit code 3 during an")

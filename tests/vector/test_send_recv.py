@@ -216,7 +216,7 @@ def test_an_answer_that_was_late_is_received_after_all(make_parallel: Make, gate
 
 def test_a_caller_that_comes_late_finds_what_came_in_time(make_process: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("parallel_envs.vector.in_flight.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("parallel_envs.vector.recovery.time", SimpleNamespace(monotonic=lambda: now[0]))
     envs = make_process([CountingEnv] * 2, backend="serial", step_timeout=10.0)
     envs.send([0, 0])
     now[0] = 20.0  # the learner has taken its time

@@ -43,7 +43,7 @@ from parallel_envs.spelling import advice
 from parallel_envs.tasks import Task, offers, part_of
 from parallel_envs.threads import CallGuard, ClosedAtExit, one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.recovery import env_names
+from parallel_envs.vector.env_errors import env_names
 
 Floats = npt.NDArray[np.float64]
 

@@ -24,23 +24,19 @@ import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.engine import (
-    HOST,
     Call,
-    Death,
     Failure,
-    PendingRequest,
     PoolSettings,
-    Reply,
     SharedBlock,
     cores_here,
     open_pool,
 )
+from parallel_envs.engine.worker_group import Loss, WorkerGroup
 from parallel_envs.errors import RemoteError, RemoteTraceback, WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent, Algorithm, Plan, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.fused import FusedUpdates
 from parallel_envs.learners.updates.mode import SequentialUpdates, UpdateMode
-from parallel_envs.vector.recovery import crash_lines, exit_text, without_engine_frames
 from parallel_envs.vector.shared_arrays import Field
 from parallel_envs.vector.shared_arrays import plan as lay_out
 
@@ -165,7 +161,6 @@ class ProcessUpdates(UpdateMode):
         self._fields: dict[Agent, Fields] = {}
         self._out: dict[int, SharedBlock] = {}
         self._in: dict[int, SharedBlock] = {}
-        self._late: dict[int, tuple[float | None, str]] = {}  # ended workers: their deadline, and where they hung
         # Nothing is preloaded: every later worker of this program would hold it, and torch is large. A niceness of 10
         # gains hardly more than 5, and lets other programs on the machine take nearly all of the time.
         niceness = 0 if inner is None else 5
@@ -173,7 +168,7 @@ class ProcessUpdates(UpdateMode):
             num_workers, PoolSettings(name="learner", niceness=niceness, start_timeout=_START_SECONDS)
         )
         try:
-            self._key = self._pool.new_key()
+            self._group = WorkerGroup(self._pool, self._host_of)
             for worker in range(num_workers):
                 agents = self._agents_of(worker)
                 fields, num_bytes = fields_of({agent: self.all_parameters[agent].arrays() for agent in agents})
@@ -194,31 +189,36 @@ class ProcessUpdates(UpdateMode):
     def _agents_of(self, worker: int) -> list[Agent]:
         return [agent for agent, own in self._worker_of.items() if own == worker]
 
+    def _host_of(self, worker: int) -> tuple[Any, ...]:
+        """Return how to make the host of a fresh worker, which has neither numbers nor a block of plans yet."""
+        agents = self._agents_of(worker)
+        algorithms = {agent: self.all_parameters[agent].algorithm for agent in agents}
+        self._stale.update(agents)
+        self._in.pop(worker, None)
+        inner = FusedUpdates if self.inner == "fused" else SequentialUpdates
+        return self.host, inner, algorithms, self._out[worker], {agent: self._fields[agent] for agent in agents}
+
     def _build_hosts(self, workers: Collection[int]) -> None:
         """Build the hosts in fresh workers. A worker that dies meanwhile is replaced, once."""
-        inner = FusedUpdates if self.inner == "fused" else SequentialUpdates
 
-        def build(worker: int) -> Call:
-            agents = self._agents_of(worker)
-            algorithms = {agent: self.all_parameters[agent].algorithm for agent in agents}
-            fields = {agent: self._fields[agent] for agent in agents}
-            self._stale.update(agents)
-            self._in.pop(worker, None)
-            return Call(HOST, "build", (self._key, self.host, inner, algorithms, self._out[worker], fields))
+        def on_losses(losses: Sequence[Loss], is_last: bool) -> None:
+            if is_last:
+                raise self._fault_of(losses, ITS_START, GIVEN_UP)  # the next update replaces the workers
+            self._restart(losses, ITS_START)
 
-        replies = self._ask(build, workers, ITS_START, _START_SECONDS)
-        if failed := {worker: reply.failure for worker, reply in replies.items() if reply.failure is not None}:
-            for worker in failed:
-                self._pool.kill(worker)  # useless without its host; the next update replaces the worker
-            worker, failure = next(iter(failed.items()))
-            raise host_error(failure, self._agents_of(worker))
+        losses = self._group.build(workers, _START_SECONDS, on_losses)
+        for loss in losses:
+            self._pool.kill(loss.worker)  # useless without its host; the next update replaces the worker
+        for loss in losses:
+            if loss.failure is not None:
+                raise host_error(loss.failure, self._agents_of(loss.worker))
 
     # ---- an update --------------------------------------------------------------------------------------------------
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         self._pool.check_open("Updates were to be made")  # before plans are written into shared memory
         workers = dict.fromkeys(self._worker_of[agent] for agent in plans)
-        replies = self._ask(lambda worker: self._call(worker, plans), workers, AN_UPDATE, self.timeout)
+        replies = self._group.ask(lambda worker: self._call(worker, plans), workers, self.timeout, self._on_losses)
         reports: dict[Agent, UpdateReport] = {}
         for worker, reply in replies.items():
             if reply.failure is None:
@@ -254,74 +254,47 @@ class ProcessUpdates(UpdateMode):
                 np.copyto(array, arrays[agent][name])
         self._stale |= arrays.keys()  # until the reports have arrived: Ctrl-C or an error may come first
         requests = {agent: (fields, plans[agent].learning_rate) for agent, fields in places.items()}
-        return Call(self._key, "update", (requests,))
-
-    def _ask(
-        self, call: Callable[[int], Call], workers: Collection[int], doing: str, seconds: float | None
-    ) -> dict[int, Reply]:
-        """Send a request to each worker and return the replies. A worker that dies or hangs is replaced, and asked
-        again, once.
-        """
-        answered: dict[int, Reply] = {}
-        for advice in (AGAIN, GIVEN_UP):
-            replies = self._replies(self._pool.send({worker: call(worker) for worker in workers}), seconds)
-            workers = dead = {worker: reply for worker, reply in replies.items() if reply.death is not None}
-            answered |= {worker: reply for worker, reply in replies.items() if reply.death is None}
-            if not dead:
-                break
-            fault = self._fault_of(dead, doing, advice)
-            if (doing, advice) == (ITS_START, GIVEN_UP):
-                raise fault  # the next update replaces the workers
-            self._restart(dead, fault if advice == AGAIN else None)
-            if doing == AN_UPDATE:
-                self._build_hosts(dead)
-            if advice == GIVEN_UP:
-                raise fault
-        return answered
+        return self._group.call("update", requests)
 
     def _tell(self, worker: int, method: str, *arguments: Any) -> None:
         """Call a short method of a worker's host. If the worker is dead, the next request reports the death."""
-        for reply in self._replies(self._pool.call(worker, self._key, method, *arguments), self.timeout).values():
+        request = self._pool.send({worker: self._group.call(method, *arguments)})
+        for reply in self._group.replies(request, self.timeout).values():
             if reply.failure is not None:
                 raise host_error(reply.failure, self._agents_of(worker))
 
-    def _replies(self, request: PendingRequest, seconds: float | None) -> dict[int, Reply]:
-        """Return the workers' replies. Workers that miss the deadline are ended; their death is the reply."""
-        if not self._pool.wait(request, seconds):
-            for worker in sorted(request.waiting):
-                stack = self._pool.stack(worker)
-                self._pool.kill(worker)
-                if (reply := request.replies.get(worker)) is not None and reply.death is not None:
-                    self._late[worker] = seconds, stack
-        return request.replies
+    # ---- lost workers -----------------------------------------------------------------------------------------------
 
-    def _fault_of(self, dead: Mapping[int, Reply], doing: str, advice: str) -> WorkerDied | WorkerTimeout:
-        """Return the error for the first dead worker, with the errors for the others as notes."""
-        faults: list[WorkerDied | WorkerTimeout] = []
-        for worker, reply in sorted(dead.items()):
-            assert reply.death is not None
-            late = self._late.pop(worker, None)
-            faults.append(worker_fault(reply.death, self._agents_of(worker), doing, advice, late))
-        for other in faults[1:]:
-            faults[0].add_note(str(other))
-        return faults[0]
+    def _on_losses(self, losses: Sequence[Loss], is_last: bool) -> None:
+        """Replace the workers that were lost in an update, also if they are given up: later updates need them."""
+        self._restart(losses, None if is_last else AN_UPDATE)
+        self._build_hosts([loss.worker for loss in losses])
+        if is_last:
+            raise self._fault_of(losses, AN_UPDATE, GIVEN_UP)
 
-    def _restart(self, workers: Collection[int], fault: WorkerDied | WorkerTimeout | None) -> None:
-        """Replace workers. `fault` is logged as the reason. Raises WorkerDied if the update was abandoned."""
+    def _fault_of(self, losses: Sequence[Loss], doing: str, advice: str) -> WorkerDied | WorkerTimeout:
+        """Return the error for the first loss, with the errors for the others as notes."""
+        first, *others = [worker_fault(loss, self._agents_of(loss.worker), doing, advice) for loss in losses]
+        for other in others:
+            first.add_note(str(other))
+        return first
+
+    def _restart(self, losses: Sequence[Loss], doing: str | None) -> None:
+        """Replace workers, and log why if `doing` is given. Raises WorkerDied if the update was abandoned."""
         if self._abandoned:
-            worker = next(iter(workers))
-            death = self._pool.death(worker)
+            death = losses[0].death
             raise WorkerDied(
                 "An update was abandoned, because its worker did not finish it when it was to stop. What had been "
                 "learnt before is kept: update again, and another worker takes its place.",
-                worker=worker,
-                pid=self._pool.pid(worker),
+                worker=losses[0].worker,
+                pid=losses[0].pid,
                 exitcode=None if death is None else death.exitcode,
             )
-        if fault is not None:
+        if doing is not None:
+            fault = self._fault_of(losses, doing, AGAIN)
             _log.warning("%s", "\n".join([str(fault), *getattr(fault, "__notes__", ())]))
-        for worker in workers:
-            self._pool.restart(worker)
+        for loss in losses:
+            self._group.replace(loss.worker, built=False)
 
     def abandon(self) -> None:
         """End, from another thread, an update that does not end by itself. The update raises `WorkerDied` there.
@@ -339,7 +312,7 @@ class ProcessUpdates(UpdateMode):
         self._abandoned = False
         dead = [worker for worker in self._pool.all_workers if self._pool.death(worker) is not None]
         for worker in dead:
-            self._pool.restart(worker)
+            self._group.replace(worker, built=False)
         self._build_hosts(dead)
 
     def changed(self, agent: Agent) -> None:
@@ -354,21 +327,15 @@ class ProcessUpdates(UpdateMode):
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
-def worker_fault(
-    death: Death, agents: Sequence[Agent], doing: str, advice: str, late: tuple[float | None, str] | None = None
-) -> WorkerDied | WorkerTimeout:
-    """Return the error for a dead worker. `late`: the deadline that it missed, and the stack where it hung."""
-    subject = f"Worker {death.worker}, which learns for {list(agents)} (pid {death.pid}),"
-    if late is not None:
-        option = " (update_timeout: give a larger one if updates take so long)" if doing == AN_UPDATE else ""
-        text = f"{subject} was not done with {doing} within {late[0]} seconds{option} and was ended.{advice}"
-        text += f"\nIt was here:\n{without_engine_frames(late[1])}"
-        return WorkerTimeout(text, workers=[death.worker])
-    hint = " The system may be out of memory: use fewer workers, or smaller batches." if death.exitcode == -9 else ""
-    text = f"{subject} {exit_text(death.exitcode)} during {doing}.{hint}{advice}"
-    if lines := crash_lines(death.last_output):
-        text += "\nIts last output:\n" + "\n".join(f"  {line}" for line in lines)
-    return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode)
+def worker_fault(loss: Loss, agents: Sequence[Agent], doing: str, advice: str) -> WorkerDied | WorkerTimeout:
+    """Return the error for a lost worker that learns for these agents."""
+    if loss.stack is not None and doing == AN_UPDATE:
+        advice = f" Give a larger update_timeout if updates take so long.{advice}"
+    subject = f"Worker {loss.worker}, which learns for {list(agents)} (pid {loss.pid}),"
+    text = loss.text(subject, doing, memory="use fewer workers, or smaller batches", advice=advice)
+    if loss.stack is not None:
+        return WorkerTimeout(text, workers=[loss.worker])
+    return WorkerDied(text, worker=loss.worker, pid=loss.pid, exitcode=loss.death.exitcode if loss.death else None)
 
 
 def host_error(failure: Failure, agents: Sequence[Agent]) -> RemoteError:

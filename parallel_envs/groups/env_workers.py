@@ -16,22 +16,21 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from parallel_envs.choices import StartMethod
 from parallel_envs.engine import (
-    HOST,
-    Call,
     Death,
     Failure,
     PendingRequest,
     PoolSettings,
-    Reply,
     SharedBlock,
     WorkerPool,
     dump_request,
     open_pool,
 )
 from parallel_envs.engine.interrupts import delay_ctrl_c
+from parallel_envs.engine.worker_group import LEAST_START_SECONDS, MAX_IDLE_DEATHS, Loss, RestartBudget, WorkerGroup
 from parallel_envs.errors import EnvError, RemoteTraceback, WorkerStartError
 from parallel_envs.groups.env_host import EnvHost
 from parallel_envs.groups.failures import EnvFailure, death_failure, error_failure, timeout_failure
@@ -46,13 +45,10 @@ from parallel_envs.groups.transport import (
     TimeLimits,
     WorkerClock,
 )
-from parallel_envs.vector.recovery import worker_died
+from parallel_envs.vector.env_errors import worker_died
 from parallel_envs.vector.registry import Registrations
 
 _log = logging.getLogger(__name__)
-
-_LEAST_START_SECONDS = 5.0  # for the start of a process, even if its environments have less time
-_MOST_IDLE_DEATHS = 5  # of a worker within one request, while none of its environments was at work
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +75,7 @@ class LostWorker:
     unreadable: Failure | None = None
 
 
-class WorkerGroup:
+class EnvWorkers:
     """Workers, each of which holds its environments for good."""
 
     def __init__(
@@ -96,9 +92,8 @@ class WorkerGroup:
         workers = sorted(set(worker_of.values()))
         self._envs_of = {worker: [env for env in worker_of if worker_of[env] == worker] for worker in workers}
         self._num_envs = max(worker_of) + 1
-        self._without_envs: set[int] = set()  # workers whose environments are missing since a Ctrl-C came in between
-        self.restarts, self._numbers = 0, itertools.count(1)
-        seconds = None if limits.start is None else max(limits.start, _LEAST_START_SECONDS)
+        self._numbers = itertools.count(1)
+        seconds = None if limits.start is None else max(limits.start, LEAST_START_SECONDS)
         modules = ("parallel_envs.groups.env_host",)
         settings = PoolSettings(context=context, preload=modules, name="group worker", start_timeout=seconds)
         with contextlib.ExitStack() as undo:
@@ -109,24 +104,29 @@ class WorkerGroup:
                 self.pool: WorkerPool = open_pool(len(workers), settings)
                 undo.callback(_close, self.pool)
             clocks = [WorkerClock(self._block, self._num_envs, worker) for worker in workers]
-            self._deadlines = Deadlines(self.pool, clocks, limits, self._envs_of, tags)
-            self._key = self.pool.new_key()
-            self._host_envs(workers)
+            self._group = WorkerGroup(self.pool, self._host_of, workers)
+            self._deadlines = Deadlines(self._group, clocks, limits, self._envs_of, tags)
+            self._check_built(self._group.build(seconds=limits.start))
             undo.pop_all()
 
-    def _host_envs(self, workers: Sequence[int]) -> None:
-        """Give workers their environments, which are constructed by their first request."""
-        registrations, calls = Registrations.here(), dict[int, Call]()
-        for worker in workers:
-            tags = {env: self._tags[env] for env in self._envs_of[worker]}
-            specs = {tag: self._specs[tag] for tag in set(tags.values())}
-            arguments = (tags, specs, self._limits, self._block, self._num_envs, worker, registrations)
-            calls[worker] = Call(HOST, "build", (self._key, EnvHost.in_worker, *arguments))
-        pending = self.pool.send(calls)
-        if not self.pool.wait(pending, self._limits.start):
-            raise WorkerStartError(f"{pending}: no word from these workers within {self._limits.start} seconds.")
-        for reply in pending.replies.values():
-            raise_worker_failure(reply)
+    def _host_of(self, worker: int) -> tuple[Any, ...]:
+        """Return how to make the host of a worker's environments, which are constructed by their first request."""
+        tags = {env: self._tags[env] for env in self._envs_of[worker]}
+        specs = {tag: self._specs[tag] for tag in set(tags.values())}
+        arguments = (tags, specs, self._limits, self._block, self._num_envs, worker, Registrations.here())
+        return EnvHost.in_worker, *arguments
+
+    @property
+    def restarts(self) -> int:
+        """How many workers have been replaced."""
+        return self._group.num_restarts
+
+    def _check_built(self, losses: Sequence[Loss]) -> None:
+        """Raise the error of the first worker whose host was late or could not be built. Deaths show in the answers."""
+        for loss in losses:
+            if loss.stack is not None:
+                raise WorkerStartError(loss.text(f"Worker {loss.worker} (pid {loss.pid})", "its start"))
+            raise_worker_failure(loss.failure)
 
     # ---- one request ------------------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class WorkerGroup:
         for worker, envs in self._envs_of.items():
             if part := {env: request.arguments[env] for env in envs if env in request.arguments}:
                 parts[worker] = request.with_arguments(part)
-        for worker in self._without_envs.intersection(parts):
+        for worker in self._group.unbuilt.intersection(parts):
             self._replace(worker)
         sent = InFlightRequest(request, next(self._numbers), time.monotonic())
         for worker, own in parts.items():
@@ -146,7 +146,7 @@ class WorkerGroup:
             # enough for text and numbers. Replays hold values of actions, which may be of a class of the main script:
             # plain pickle would send its name, which no worker knows.
             data = dump_request(message)[0] if own.replays else pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-            sent.pending[worker] = self.pool.call(worker, self._key, "work", data)
+            sent.pending[worker] = self.pool.send({worker: self._group.call("work", data)})
         return sent
 
     def do(
@@ -194,7 +194,7 @@ class WorkerGroup:
                 at_work = self._deadlines.at_work(worker, sent)
                 losses.append(LostWorker(worker, reply.death, at_work, late.get(worker, {})))
                 continue
-            raise_worker_failure(reply)
+            raise_worker_failure(reply.failure)
             try:
                 own: Answers = pickle.loads(reply.value)
             except Exception as error:  # noqa: BLE001  # user code may raise anything when it is unpickled
@@ -216,11 +216,7 @@ class WorkerGroup:
     def _replace(self, worker: int) -> None:
         self._deadlines.clocks[worker].clear()
         self._stale.update(self._envs_of[worker])
-        self._without_envs.add(worker)
-        self.restarts += 1
-        self.pool.restart(worker)
-        self._host_envs((worker,))
-        self._without_envs.discard(worker)
+        self._check_built(self._group.replace(worker, self._limits.start))
 
     # ---- the group --------------------------------------------------------------------------------------------------
 
@@ -243,9 +239,9 @@ def _close(one: WorkerPool | SharedBlock) -> None:
         one.close()
 
 
-def raise_worker_failure(reply: Reply) -> None:
+def raise_worker_failure(failure: Failure | None) -> None:
     """Raise an error that a worker reports and that concerns none of its environments in particular."""
-    if (failure := reply.failure) is not None:
+    if failure is not None:
         text = f"A worker could not do its part: {failure.type_name}: {failure.message}"
         kind = EnvError.named(failure.type_name)
         raise kind(text, type_name=failure.type_name, remote_message=failure.message) from RemoteTraceback(
@@ -261,13 +257,13 @@ class Deadlines:
 
     def __init__(
         self,
-        pool: WorkerPool,
+        group: WorkerGroup,
         clocks: Sequence[WorkerClock],
         limits: TimeLimits,
         envs_of: Mapping[int, Sequence[int]],
         tags: Mapping[int, str],
     ) -> None:
-        self._pool, self.clocks, self._limits, self._envs_of, self._tags = pool, clocks, limits, envs_of, tags
+        self._group, self.clocks, self._limits, self._envs_of, self._tags = group, clocks, limits, envs_of, tags
 
     def seconds_left(self, sent: InFlightRequest) -> float | None:
         """Return the seconds until the next look at the clocks: a worker can be late then, or at work on something new.
@@ -291,11 +287,10 @@ class Deadlines:
                 blamed = doing if len(doing) == 1 and now >= self._late_at(worker, sent) else {}
             else:
                 blamed = {env: what for env, what in doing.items() if clock.is_late(env, now)}
-            stack, late[worker] = self._pool.stack(worker), {}
+            stack, late[worker] = self._group.end(worker, None), {}
             for env, what in blamed.items():
                 seconds = self._limits.of(what, request.replays.get(env))
                 late[worker][env] = timeout_failure(env, self._tags[env], what, seconds, worker, stack)
-            self._pool.kill(worker)
 
     def at_work(self, worker: int, sent: InFlightRequest) -> dict[int, str]:
         """Return the environments of a worker that are busy with this request, and the activity of each."""
@@ -330,7 +325,7 @@ class LossPolicy:
     def __init__(self, request: Request, tags: Mapping[int, str]) -> None:
         self._request, self._tags = request, tags
         self._tried: set[int] = set()
-        self._idle_deaths: dict[int, int] = {}
+        self._idle_deaths = RestartBudget(MAX_IDLE_DEATHS)
 
     def decide(self, loss: LostWorker, unanswered: Sequence[int]) -> tuple[dict[int, EnvFailure], list[list[int]]]:
         """Return the failures, and the batches of environments to be asked again, one batch after the other."""
@@ -350,8 +345,7 @@ class LossPolicy:
         _log.warning("%s Its environments are replayed in a fresh one.", text)
         match [env for env in at_work if env in unanswered]:
             case []:
-                self._idle_deaths[loss.worker] = self._idle_deaths.get(loss.worker, 0) + 1
-                if self._idle_deaths[loss.worker] > _MOST_IDLE_DEATHS:  # it is not replaced for ever
+                if not self._idle_deaths.spend(loss.worker):  # it is not replaced for ever
                     raise worker_died(death, list(unanswered), "a request, and so did those that took its place")
                 return {}, [list(unanswered)]
             case [env] if env in self._tried:
