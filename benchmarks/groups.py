@@ -19,7 +19,7 @@ from benchmarks.plan import BenchPlan
 from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import Series, Slice, Spread, Tell, interleave, paired_ratio, spread
 from parallel_envs.bench.turns import Pace, opened, rates_of
-from parallel_envs.fitting_tables import FittingTable
+from parallel_envs.terminal import FittingTable
 
 OURS = "EnvStateManager"
 CALLER = "EnvStateManager, in the caller"

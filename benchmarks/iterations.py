@@ -29,7 +29,7 @@ from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import Slice, Spread, Tell, interleave, paired_ratio, run_for, spread
 from parallel_envs.bench.turns import Pace, rates_of
 from parallel_envs.choices import UpdateModeName
-from parallel_envs.fitting_tables import FittingTable
+from parallel_envs.terminal import FittingTable
 
 if TYPE_CHECKING:
     from parallel_envs.learners.loops.loop import Loop

@@ -34,8 +34,8 @@ from parallel_envs.bench.measure import (
     spread,
 )
 from parallel_envs.bench.turns import Pace, rates_of
-from parallel_envs.fitting_tables import FittingTable
 from parallel_envs.policies import AgentPolicy
+from parallel_envs.terminal import FittingTable
 from parallel_envs.wrappers import PolicyPool, WrappedMultiAgentPolicy
 
 SEQUENTIAL, AUTO = "sequential", "auto"

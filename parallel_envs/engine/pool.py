@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from parallel_envs.checks import hint, is_one_of
 from parallel_envs.choices import Backend, StartMethod, words
 from parallel_envs.engine.messages import Call, Death, Reply
 from parallel_envs.engine.worker import BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE
 from parallel_envs.errors import ClosedError, WorkerStartError
-from parallel_envs.spelling import hint, is_one_of
 
 BACKENDS: tuple[Backend, ...] = words(Backend)
 """`auto` means processes; if none can be started, threads; if none can be started, the caller's own thread."""

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, TaskWay, is_whole, task_key
+from parallel_envs.checks import is_whole
+from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, TaskWay, task_key
 from parallel_envs.vector.shared_arrays import ROW, TASK_OFFSET, SharedArrays, cells, snapshot
 
 TaskSetter = Callable[[Any, Any], None]
