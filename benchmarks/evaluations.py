@@ -29,9 +29,9 @@ from parallel_envs.bench.measure import (
     Tell,
     interleave,
     paired_ratio,
+    rates_of,
     spread,
 )
-from parallel_envs.bench.turns import rates_of
 from parallel_envs.checks import hint
 from parallel_envs.terminal import FittingTable, stdout_console
 

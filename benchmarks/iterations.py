@@ -17,8 +17,7 @@ from rich.console import Console
 from benchmarks.plan import BenchPlan
 from benchmarks.train import OVERLAP
 from parallel_envs.bench.cli import Report
-from parallel_envs.bench.measure import Slice, Spread, Tell, interleave, paired_ratio, run_for, spread
-from parallel_envs.bench.turns import Pace, rates_of
+from parallel_envs.bench.measure import Pace, Slice, Spread, Tell, interleave, paired_ratio, rates_of, run_for, spread
 from parallel_envs.choices import UpdateModeName
 from parallel_envs.terminal import FittingTable
 
