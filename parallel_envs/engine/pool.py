@@ -35,13 +35,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from parallel_envs.checks import hint, is_one_of
 from parallel_envs.choices import Backend, StartMethod, words
 from parallel_envs.engine.interrupts import reraise_ctrl_c
 from parallel_envs.engine.messages import Call, Death, Reply
 from parallel_envs.engine.shared_arrays import SharedBlock
 from parallel_envs.engine.worker import BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE, METERS, Host
 from parallel_envs.errors import ClosedError, WorkerStartError
-from parallel_envs.spelling import hint, is_one_of
 
 _log = logging.getLogger(__name__)
 

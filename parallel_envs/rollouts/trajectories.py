@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Space
 
+from parallel_envs.checks import check_count
 from parallel_envs.engine import ArrayLayout, SharedBlock
 from parallel_envs.rollouts.rollout import check_rows, map_tree, put_rows, tree_leaves
-from parallel_envs.vector.arguments import check_count
 from parallel_envs.vector.shared_arrays import Leaf, assembler, leaves
 
 Array = npt.NDArray[Any]

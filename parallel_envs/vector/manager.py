@@ -17,6 +17,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from parallel_envs.checks import suggests_keywords, unknown_keyword
 from parallel_envs.choices import Autoreset, Backend, ObservationMode, OnFailure, StartMethod, words
 from parallel_envs.engine import (
     Failure,
@@ -30,7 +31,6 @@ from parallel_envs.engine import (
 from parallel_envs.engine.worker_group import RestartBudget
 from parallel_envs.errors import EnvError
 from parallel_envs.seeding import SeedTree
-from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
 from parallel_envs.threads import NOT_HELD, CallGuard, one_thread
 from parallel_envs.vector import arguments

@@ -18,8 +18,8 @@ from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.spaces import Space
 
+from parallel_envs.checks import is_whole
 from parallel_envs.threads import one_thread
-from parallel_envs.vector.arguments import is_whole
 from parallel_envs.vector.shared_arrays import assembler, leaves
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from gymnasium.spaces import Sequence as SequenceSpace
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
+from parallel_envs.checks import hint
 from parallel_envs.engine import ArrayLayout, SharedBlock, dump_reply, load_reply
-from parallel_envs.spelling import hint
 from parallel_envs.vector.env_errors import env_names
 
 _FIXED = (Box, Discrete, MultiDiscrete, MultiBinary)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.checks import hint, is_one_of
 from parallel_envs.groups.interface import actions_by_name
-from parallel_envs.spelling import hint, is_one_of
 
 Info = dict[str, Any]
 Step = tuple[Any, float, bool, bool, Info]
