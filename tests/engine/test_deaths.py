@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from parallel_envs.engine import HOST, Call, Death, PendingRequest, PoolSettings, WorkerPool, open_pool
 from tests.engine.asking import SOON_SECONDS, ends_within, failure_of, host, reply_to, settled, value_of
 from tests.engine.conftest import Open
-from tests.engine.hosted import ENDS, LAST_WORDS, Founder, Gated, Mortal, Raiser, Talker
+from tests.engine.hosted import Founder, Gated, Mortal, Raiser, Talker
 from tests.gates import Gate, wait_at
 
 
@@ -29,26 +28,6 @@ def death_of(pool: WorkerPool, request: PendingRequest, worker: int = 0) -> Deat
     assert reply is not None
     assert reply.death is not None, reply
     return reply.death
-
-
-@pytest.mark.parametrize("method", ["fork"])
-@pytest.mark.parametrize("way", ENDS)
-def test_a_death_is_the_answer_to_what_was_asked(open_processes: Open, way: str) -> None:
-    pool = open_processes(2)
-    for asked in ("build", "message", "bell"):
-        key = host(pool, Mortal)
-        match asked:
-            case "build":
-                request = pool.call(0, HOST, "build", pool.new_key(), Mortal, way)
-            case "message":
-                request = pool.call(0, key, "end", way)
-            case _:
-                request = pool.ring(key, LAST_WORDS + list(ENDS).index(way), workers=(0,))
-        death = death_of(pool, request)
-        assert (death.worker, death.pid, death.exitcode) == (0, pool.pid(0), ENDS[way][1])
-        assert (pool.death(0), pool.death(1)) == (death, None)
-        assert value_of(pool, pool.ring(key, 5, workers=(1,)), worker=1) == 5
-        pool.restart(0)
 
 
 def test_death_of_an_idle_worker_is_seen_by_a_wait_for_another(open_processes: Open, gate: Gate) -> None:
@@ -174,46 +153,10 @@ def test_one_that_multiprocessing_forks_may_have_workers_of_its_own(open_forkser
     assert value_of(pool, pool.call(0, key, "delegate")) == 7
 
 
-@pytest.mark.parametrize(("way", "status"), [(0, 1), (1, 1), (2, 3), (3, 1)])
-def test_it_ends_as_soon_as_it_comes_back(open_forkserver: Open, way: int, status: int) -> None:
+def test_what_an_object_forked_ends_as_soon_as_it_comes_back(open_forkserver: Open) -> None:
     pool = open_forkserver(1)
     key = host(pool, Forker)
-    answers: list[Any] = [value_of(pool, pool.ring(key, way)), value_of(pool, pool.call(0, key, "ring", way))]
-    assert answers == [status + 1] * 2
+    for way, status in enumerate((1, 1, 3, 1)):
+        answers: list[Any] = [value_of(pool, pool.ring(key, way)), value_of(pool, pool.call(0, key, "ring", way))]
+        assert answers == [status + 1] * 2
     assert value_of(pool, pool.ring(key, 2)) == 4  # and there is still one worker, who does the answering
-
-
-LEAVES_ONE_BEHIND = """
-import subprocess
-print(subprocess.Popen(["sleep", "1000"], start_new_session=True, stdout=subprocess.DEVNULL).pid)
-"""
-
-
-class Starter:
-    """Starts a process far away from its worker."""
-
-    def start(self) -> int:
-        """One whose parent is the worker."""
-        return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
-
-    def start_orphan(self) -> int:
-        """One whose parent has ended."""
-        return int(subprocess.run([sys.executable, "-c", LEAVES_ONE_BEHIND], stdout=subprocess.PIPE, check=True).stdout)
-
-
-def started(pool: WorkerPool) -> list[Path]:
-    key = host(pool, Starter)
-    processes = [Path(f"/proc/{value_of(pool, pool.call(0, key, way))}") for way in ("start", "start_orphan")]
-    assert all(process.exists() for process in processes)
-    return processes
-
-
-@pytest.mark.parametrize(
-    ("method", "end"),
-    [(m, "closed") for m in ("fork", "forkserver", "spawn")] + [("forkserver", "killed"), ("spawn", "killed")],
-)
-def test_what_an_object_started_in_a_session_of_its_own_ends_with_its_worker(open_processes: Open, end: str) -> None:
-    pool = open_processes(2)
-    processes = started(pool)
-    pool.close() if end == "closed" else pool.kill(0)
-    assert not any(process.exists() for process in processes)

@@ -75,7 +75,7 @@ def test_calls_out_of_turn_are_refused(make: Make, pending: str | None) -> None:
 
 
 @pytest.mark.parametrize("pending", STARTS)
-def test_a_wait_that_timed_out_names_the_silent_envs_and_may_be_repeated(
+def test_a_wait_that_timed_out_names_the_silent_envs_and_a_late_reply_answers_its_own_request(
     make_parallel: Make, gate: Gate, pending: str
 ) -> None:
     kind = SlowResetEnv if pending == "reset" else GatedEnv
@@ -95,6 +95,8 @@ def test_a_wait_that_timed_out_names_the_silent_envs_and_may_be_repeated(
     gate.let_through()
     result = WAITS[pending](envs)
     assert result == ("answered",) if pending == "call" else result[0].tolist() == [[0, int(pending == "step")]] * 3
+    if pending == "step":
+        assert envs.step(np.zeros(3, int))[1].tolist() == [2.0] * 3  # Gymnasium returns those of the step before here
 
 
 CLOSED_CALLS: dict[str, Act] = {**OTHERS, **{f"{name}_async": act for name, act in STARTS.items()}}

@@ -33,6 +33,7 @@ def received(envs: Manager, count: int) -> dict[int, Any]:
     return dict(sorted(zip(env_ids.tolist(), rows, strict=True)))
 
 
+@pytest.mark.slow(sample=True)
 @workers
 def test_sending_to_all_and_receiving_all_is_a_reset_and_steps(make: Make, num_workers: int) -> None:
     fns = [partial(ScriptedEnv, infos=set(InfoKind))] * 4
@@ -114,6 +115,7 @@ def test_what_is_sent_together_is_one_wake_up_for_each_worker(
     assert sorted(envs.recv(min_envs=6)[0].tolist()) == [0, 1, 2, 3, 5, 7]
 
 
+@pytest.mark.slow(sample=True)
 @workers
 def test_some_reset_while_others_step(make: Make, num_workers: int) -> None:
     envs = opened(make, [CountingEnv] * 4, num_workers=num_workers)
