@@ -17,13 +17,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.checks import check_count as check_count
-from parallel_envs.checks import choice as choice
-from parallel_envs.checks import hint, is_whole
-from parallel_envs.checks import optional_seconds as optional_seconds
-from parallel_envs.checks import optional_wait as optional_wait
-from parallel_envs.checks import seconds as seconds
-from parallel_envs.checks import yes_or_no as yes_or_no
+from parallel_envs.checks import check_count, choice, hint, is_whole
 from parallel_envs.choices import Autoreset, words
 from parallel_envs.engine import cores_here, unpicklable_part
 from parallel_envs.env_files import FileFactory, is_env_file

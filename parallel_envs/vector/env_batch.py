@@ -32,7 +32,7 @@ from parallel_envs.engine import (
     picklable,
     unpicklable_part,
 )
-from parallel_envs.errors import StepTimeout, WorkerStartError
+from parallel_envs.errors import EnvError, StepTimeout, WorkerStartError
 from parallel_envs.vector.env_errors import env_error, step_timeout, worker_died, worker_error
 from parallel_envs.vector.infos import Info, InfoReader
 from parallel_envs.vector.registry import OwnedEnvs, Registrations
@@ -510,12 +510,6 @@ class EnvBatch:
                 faults.envs.update(reply.value.failures)
         return faults
 
-    def unanswered(self, pending: PendingRequest) -> list[int]:
-        """Return the envs that have raised or died instead of answering, as far as is known."""
-        deaths, workers, envs = self.faults(pending)
-        dead = [env for worker in deaths for env in self.slices[worker]]
-        return sorted({*dead, *(env for asked, _ in workers.values() for env in asked), *envs})
-
     def dead_workers(self, pending: PendingRequest) -> dict[int, Death]:
         """Return the workers that died instead of answering and have not been replaced since."""
         return {
@@ -537,14 +531,15 @@ class EnvBatch:
         for worker, (asked, failure) in faults.workers.items():
             raise worker_error(failure, worker, asked, doing)
         if faults.envs:
-            raise env_error(faults.envs, self.raised_during(faults.envs, doing))
+            raise self.env_fault(faults.envs, doing)
         for worker, death in faults.deaths.items():  # of workers that have been replaced since
             raise worker_died(death, self.slices[worker], doing)
 
-    def raised_during(self, envs: Iterable[int], doing: str) -> str:
-        """Return `doing`, or that the first of these envs could not be made again, if it raised for that reason."""
-        env = min(envs)
-        return _REMAKING if env in self._missing or self.owner[env] in self._unmade else doing
+    def env_fault(self, failures: Mapping[int, Failure], doing: str) -> EnvError:
+        """Return the error of envs that raised, or that could not be made again."""
+        env = min(failures)
+        is_missing = env in self._missing or self.owner[env] in self._unmade
+        return env_error(failures, _REMAKING if is_missing else doing)
 
     def timeout(self, doing: str, seconds: float | None, envs: Sequence[int], *, advice: str = "") -> StepTimeout:
         """Return the error for envs that did not answer in time, with the stacks of their workers."""

@@ -17,7 +17,16 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from parallel_envs.checks import suggests_keywords, unknown_keyword
+from parallel_envs.checks import (
+    check_count,
+    choice,
+    optional_seconds,
+    optional_wait,
+    seconds,
+    suggests_keywords,
+    unknown_keyword,
+    yes_or_no,
+)
 from parallel_envs.choices import Autoreset, Backend, ObservationMode, OnFailure, StartMethod, words
 from parallel_envs.engine import (
     Failure,
@@ -207,21 +216,19 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.shared_memory, self.context, self.daemon = shared_memory, context, daemon
         self.num_envs = len(factories)
         self.num_workers = self.num_envs if num_workers is None else num_workers
-        arguments.check_count(
-            "num_workers", self.num_workers, at_most=self.num_envs, what=f"the {self.num_envs} environments"
-        )
-        self.on_failure = arguments.choice("on_failure", on_failure, words(OnFailure))
-        self.step_timeout = arguments.optional_seconds("step_timeout", step_timeout)
-        self.reset_timeout = arguments.optional_seconds("reset_timeout", reset_timeout)
-        arguments.check_count("max_restarts", max_restarts)
-        budget = RestartBudget(max_restarts, arguments.seconds("restart_window", restart_window))
+        check_count("num_workers", self.num_workers, at_most=self.num_envs, what=f"the {self.num_envs} environments")
+        self.on_failure = choice("on_failure", on_failure, words(OnFailure))
+        self.step_timeout = optional_seconds("step_timeout", step_timeout)
+        self.reset_timeout = optional_seconds("reset_timeout", reset_timeout)
+        check_count("max_restarts", max_restarts)
+        budget = RestartBudget(max_restarts, seconds("restart_window", restart_window))
         if threads_per_worker is not None:
-            arguments.check_count("threads_per_worker", threads_per_worker)
+            check_count("threads_per_worker", threads_per_worker)
         if shared_memory is not None:
-            arguments.yes_or_no("shared_memory", shared_memory)
+            yes_or_no("shared_memory", shared_memory)
         self.autoreset_mode = arguments.autoreset(autoreset_mode)
-        self.copy = arguments.yes_or_no("copy", copy)
-        self.infos_list = arguments.yes_or_no("infos_list", infos_list)
+        self.copy = yes_or_no("copy", copy)
+        self.infos_list = yes_or_no("infos_list", infos_list)
         modules = arguments.modules("preload", preload)
         self._settles = isinstance(cpu_affinity, str) and cpu_affinity == "auto"
         settings = PoolSettings(
@@ -231,7 +238,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             affinity=None if self._settles else arguments.affinity(cpu_affinity),
             preload=("parallel_envs.vector.worker_envs", *modules),
             name="env worker",
-            start_timeout=arguments.optional_seconds("start_timeout", start_timeout),
+            start_timeout=optional_seconds("start_timeout", start_timeout),
         )
         self._batch = batch = EnvBatch(
             factories,
@@ -298,7 +305,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Returns:
             The latest observation of every environment, and the infos of those that were reset.
         """
-        arguments.optional_wait(timeout)
+        optional_wait(timeout)
         self.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
         return self.reset_wait(timeout)
 
@@ -358,7 +365,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def step(self, actions: Any, timeout: float | None = None) -> Batch:
         """Step every environment. Environments whose episode has ended are reset as `autoreset_mode` says."""
         if timeout is not None:
-            arguments.optional_wait(timeout)
+            optional_wait(timeout)
         guard = self._guard
         lock = guard.lock
         try:  # the same as `one_thread`, which costs too much time here
@@ -505,7 +512,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return self._recv(min_envs, timeout, True)
 
     def _recv(self, min_envs: int, timeout: float | None, as_list: bool) -> Received:
-        arguments.check_count("min_envs", min_envs)
+        check_count("min_envs", min_envs)
         self._pending.check_begun(State.SEND)
         if min_envs > len(self._in_flight):
             raise ValueError(
@@ -549,8 +556,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Waits until there are at least `min_envs`, or `timeout` seconds have passed (None: no limit).
         """
         self._pending.check_open("ready")
-        arguments.check_count("min_envs", min_envs)
-        arguments.optional_wait(timeout)
+        check_count("min_envs", min_envs)
+        optional_wait(timeout)
         return self._in_flight.ready(min(min_envs, len(self._in_flight)), timeout)
 
     @property
@@ -696,7 +703,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """
         if not callable(fn):
             raise TypeError(f"fn={fn!r} cannot be called. Give a function of an environment.")
-        arguments.optional_wait(timeout)
+        optional_wait(timeout)
         self._become_idle("apply")
         envs, doing = arguments.some_envs(env_ids, self.num_envs), getattr(fn, "__name__", type(fn).__name__)
         try:
@@ -827,14 +834,14 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
         A warning is given if a `reset_async`, `step_async` or `call_async` was never waited for.
         """
-        seconds = 5.0 if timeout is None else arguments.seconds("timeout", timeout)
+        limit = 5.0 if timeout is None else seconds("timeout", timeout)
         call = self._pending
         # A request that was waited for is not forgotten: the wait has raised (a timeout, a dead worker, Ctrl-C). During
         # another call the manager is closed by another thread or a signal handler: then nothing is forgotten either.
         is_open = not (self._guard.is_held or call.closed or call.pool.closed)
         is_forgotten = is_open and call.state in (State.RESET, State.STEP, State.CALL) and not call.waited_for
         call.closed = True
-        self._batch.close(0.2 if terminate else seconds)
+        self._batch.close(0.2 if terminate else limit)
         if is_forgotten:  # last, so that the workers have ended even where warnings are errors
             gymnasium.logger.warn(
                 f"Calling `close` while waiting for a pending call to `{call.state.value}` to complete. Its results "
@@ -882,7 +889,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         assert pending is not None
         call.waited_for = True
         if timeout is not None:
-            until = time.monotonic() + arguments.seconds("timeout", timeout)
+            until = time.monotonic() + seconds("timeout", timeout)
         requests = [pending]
         if not pool.wait(pending, timeout, self._stop) or pending.replies:
             job = Awaited(pending, doing, timeout, retry)
@@ -910,11 +917,15 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def _take_in_failed(self, pending: PendingRequest) -> None:
         """Store the answers of a failed request. With `copy=False`, envs that failed keep their latest observations."""
-        self._batch.take_in([pending], self._set)
-        if self._pending.state is not State.CALL and not self.copy and (failed := self._batch.unanswered(pending)):
-            rows = np.zeros(self.num_envs, np.bool_)
-            rows[failed] = True
-            self._batch.move_rows(self._next_set, self._set, rows)
+        batch = self._batch
+        batch.take_in([pending], self._set)
+        if self._pending.state is State.CALL or self.copy:
+            return
+        deaths, workers, envs = batch.faults(pending)
+        failed = {*envs, *(env for worker in deaths for env in batch.slices[worker])}
+        rows = np.zeros(self.num_envs, np.bool_)
+        rows[sorted(failed.union(*(asked for asked, _ in workers.values())))] = True
+        batch.move_rows(self._next_set, self._set, rows)
 
     def _become_idle(self, asked: str) -> None:
         """Raise unless a request may be made. A request that has failed is dropped first."""

@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
+from parallel_envs.checks import seconds
 from parallel_envs.engine import Death, Failure, PendingRequest, WorkerPool
 from parallel_envs.engine.interrupts import delay_ctrl_c
 from parallel_envs.engine.worker_group import RestartBudget
@@ -285,7 +286,7 @@ class Recovery:
                     unanswered |= set(batch.slices[worker])
                     self.replace(worker, None, worker_error(failure, worker, asked, job.doing), job.timeout)
                 for env, failure in faults.envs.items():
-                    fault, worker = env_error({env: failure}, batch.raised_during([env], job.doing)), batch.owner[env]
+                    fault, worker = batch.env_fault({env: failure}, job.doing), batch.owner[env]
                     if batch.needs_replacing(worker):  # an earlier attempt to make its envs again has failed
                         unanswered |= set(batch.slices[worker])
                         self.replace(worker, None, fault, job.timeout)
@@ -471,7 +472,7 @@ class InFlight:
         a worker has died, its requests (`only`: this request) are resolved at once, however many others are still
         unanswered: the error is raised, or the worker is replaced.
         """
-        until = math.inf if timeout is None else time.monotonic() + arguments.seconds("timeout", timeout)
+        until = math.inf if timeout is None else time.monotonic() + seconds("timeout", timeout)
         pool = self._batch.pool
         while not ready() and pool.pump(0.0):
             pass  # answers that arrived since the last call are not late
