@@ -132,10 +132,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         copy: False: observations are views of shared memory that stay valid until the step after next. A request that
             is refused changes nothing, and an environment that fails keeps its latest observation.
         context: How workers are started: `"forkserver"` (default on Linux), `"spawn"`, or `"fork"`, which forks them
-            from this process. With `"fork"` workers inherit the callables, and nothing is pickled: a callable may hold
-            a lock, an open file or a generator. A replaced worker is forked from this process too, and has the
-            callables in their state at that time. Locks that other threads hold stay locked in workers, and a GPU that
-            this process uses cannot be used there.
+            from this process. With `"fork"` workers, also replaced ones, inherit the callables as they are then, and
+            nothing is pickled: a callable may hold a lock or an open file. Locks that other threads hold stay locked
+            in workers, and a GPU that this process uses cannot be used there.
         daemon: Accepted for compatibility with AsyncVectorEnv. Workers always end with this process, and their
             environments may always start children.
         num_envs: With an id: the number of environments to make.
@@ -162,16 +161,13 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         max_restarts: With `on_failure="restart"`: the number of times that each worker may be restarted within
             `restart_window` seconds. The next failure of the worker is raised.
         restart_window: See `max_restarts`. The seconds in which a deadline ran out are not counted.
-        infos_list: True: `reset`, `step` and `recv` return infos as a list with one dict for each row, instead of
-            Gymnasium's dict of arrays. Each dict is as its environment returned it, with `final_info` and `final_obs`;
-            it is empty for environments that were not reset by a reset. Gymnasium's vector wrappers that read infos
-            need the dict of arrays.
+        infos_list: True: `reset`, `step` and `recv` return infos as a list with one dict for each row, as its
+            environment returned it, with `final_info` and `final_obs`; empty for environments that a reset left alone.
+            Gymnasium's vector wrappers that read infos need the dict of arrays.
         preload: Modules that the environments import, such as `("torch",)`. They are imported once, in the process that
-            workers are forked from, rather than in each worker: with forkserver in its own process (with the
-            environment variables that it was started with), with `context="fork"` in this process. With `"spawn"` each
-            worker imports them; backends `"thread"` and `"serial"` import them here. A module that cannot be imported
-            raises an ImportError. Eight workers with torch took 4.2 s and 1.18 GB to start without, 1.1 s and 0.20 GB
-            with it.
+            workers are forked from (with `context="fork"`, and backends `"thread"` and `"serial"`: in this process),
+            rather than in each worker; with `"spawn"` in each. A module that cannot be imported raises an ImportError.
+            Eight workers with torch took 4.2 s and 1.18 GB to start without, 1.1 s and 0.20 GB with it.
 
     Attributes:
         env_fns: One callable for each environment. With an id, the callables call `gymnasium.make`.
@@ -678,7 +674,6 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._begin_call(f"call of {name!r}", arguments.some_envs(env_ids, self.num_envs), "call", name, args, kwargs)
 
     def _begin_call(self, doing: str, envs: Sequence[int], method: str, *args: Any) -> None:
-        """Begin a call that `call_wait` ends."""
         self._call_envs, self._calling = list(envs), doing
         self._ask(method, envs, *args)
 
