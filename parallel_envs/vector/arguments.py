@@ -130,7 +130,7 @@ def some_envs(env_ids: Any, num_envs: int) -> list[int]:
     is_one = isinstance(env_ids, int | np.integer | np.ndarray)
     given: list[Any] = np.ravel(np.asarray(env_ids)).tolist() if is_one else [*env_ids]  # type: ignore[misc]
     for env in given:
-        if not is_whole(env) or not -num_envs <= env < num_envs:
+        if not (type(env) is int or is_whole(env)) or not -num_envs <= env < num_envs:  # the first is quicker
             raise ValueError(
                 f"env_ids={given!r}: {env!r} is not an environment. They are numbered 0 to {num_envs - 1}, or from the "
                 f"end -1 to -{num_envs}."
