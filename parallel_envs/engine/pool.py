@@ -358,6 +358,16 @@ class _LocalPool(WorkerPool):
         self.kill(worker)
         _close_hosts([self._hosts[worker]])
 
+    def close(self, timeout: float = 5.0) -> None:
+        if not self.closed:
+            self.closed = True
+            self._end(time.monotonic() + timeout)
+            self._block.close()
+            _log.info("%d workers stopped.", self.num_workers)
+
+    def _end(self, deadline: float) -> None:
+        raise NotImplementedError
+
     def kill(self, worker: int) -> None:
         self.check_owner()
         if any(worker in request.waiting for request in self._pending.values()):
@@ -403,19 +413,14 @@ class SerialPool(_LocalPool):
                 reraise_ctrl_c(reply.failure.cause)
         return finished
 
-    def close(self, timeout: float = 5.0) -> None:
-        """Close the hosted objects. If another thread is busy for longer than `timeout`, it will close them itself."""
-        if not self.closed:
-            self.closed = True
-            self._queue.clear()
-            deadline = time.monotonic() + timeout
-            idle = None, threading.get_ident()
-            while self._pumping_thread not in idle and time.monotonic() < deadline:
-                time.sleep(_NOTICING_SECONDS)
-            if self._pumping_thread in idle:
-                _close_hosts(self._hosts)
-            self._block.close()
-            _log.info("%d workers stopped.", self.num_workers)
+    def _end(self, deadline: float) -> None:
+        """Close the hosted objects. If another thread is busy beyond the deadline, it will close them itself."""
+        self._queue.clear()
+        idle = None, threading.get_ident()
+        while self._pumping_thread not in idle and time.monotonic() < deadline:
+            time.sleep(_NOTICING_SECONDS)
+        if self._pumping_thread in idle:
+            _close_hosts(self._hosts)
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
         self.check_owner()
@@ -482,19 +487,13 @@ class ThreadPool(_LocalPool):
         frame = sys._current_frames().get(self._threads[worker].ident or 0)
         return "".join(traceback.format_stack(frame)) if frame is not None else "no stack: the thread has ended"
 
-    def close(self, timeout: float = 5.0) -> None:
+    def _end(self, deadline: float) -> None:
         """Ask the threads to end and wait. A thread cannot be ended by force: a thread that hangs is left behind."""
-        if self.closed:
-            return
-        self.closed = True
         for inbox in self._inboxes:
             inbox.put(None)
-        deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
         self._outbox.put(_WAKE)  # for another thread that waits in `pump`
-        self._block.close()
-        _log.info("%d workers stopped.", self.num_workers)
 
 
 def _close_hosts(hosts: list[Host]) -> None:

@@ -200,7 +200,7 @@ def warn_unseen(env: Any) -> None:
     )
 
 
-# ---- steps and resets ---
+# ---- steps and resets ------------------------------------------------------------------------------------------------
 
 RESTARTED = "worker_restarted"
 """The key in infos that marks a row whose episode was lost."""
