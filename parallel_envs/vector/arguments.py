@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -285,52 +284,6 @@ def check_number(task: Task) -> None:
         raise ValueError(f"The task {task.value!r} has the number {task.id!r}, which is not a whole number of 64 bits.")
 
 
-class TaskNumbers:
-    """Give each task of a manager one number, and each number one task.
-
-    A task of the source has the number that it has there. A whole number is its own number, if no other task has that
-    number. Any other value gets the first free number from 0 up when it first appears, and keeps the number as long as
-    the manager lives, which takes about two hundred bytes for each such task. If that is too much, give `Task`s with
-    numbers of your own: nothing is stored here for them.
-
-    Args:
-        tasks: The tasks of the task source.
-    """
-
-    def __init__(self, tasks: Iterable[Task]) -> None:
-        self._numbers: dict[bytes, int] = {}
-        self._next = 0
-        for task in tasks:
-            self._numbers.setdefault(task_key(task.value), task.id)
-        self._taken = set(self._numbers.values())
-
-    def of(self, task: Any) -> int:
-        """Return the number of a value. Raise TypeError if the value cannot be pickled."""
-        key = task_key(task)
-        if key not in self._numbers:
-            if is_whole(task) and _LEAST <= task <= _MOST and int(task) not in self._taken:
-                number = int(task)
-            else:
-                while self._next in self._taken:
-                    self._next += 1
-                number = self._next
-            self._numbers[key] = number
-            self._taken.add(number)
-        return self._numbers[key]
-
-    @contextlib.contextmanager
-    def trying(self) -> Iterator[None]:
-        """After an error in this context, take back the numbers given in it."""
-        count, following = len(self._numbers), self._next
-        try:
-            yield
-        except BaseException:
-            while len(self._numbers) > count:  # the latest come last
-                self._taken.discard(self._numbers.popitem()[1])
-            self._next = following
-            raise
-
-
 class TaskLedger:
     """The tasks that the caller has given to each env, their numbers, and whether tasks are in use at all."""
 
@@ -346,7 +299,10 @@ class TaskLedger:
         self.ways = tuple(ways)
         self.active = source is not None
         self.named: dict[int, Task] = {}
-        self._numbers = TaskNumbers(getattr(source, "tasks", ()))
+        self._numbers: dict[bytes, int] = {}
+        for task in getattr(source, "tasks", ()):
+            self._numbers.setdefault(task_key(task.value), task.id)
+        self._taken, self._first_free = set(self._numbers.values()), 0
         if source is not None:
             self._check_ways(range(len(ways)))
 
@@ -364,14 +320,39 @@ class TaskLedger:
             raise ValueError("RESAMPLE was given as a task, but there is no task_source to draw from.")
         chosen = dict(zip(envs, given, strict=True))
         self._check_ways([env for env, task in chosen.items() if task is not KEEP and task is not UNSAID])
-        with self._numbers.trying():
+        count, first_free = len(self._numbers), self._first_free
+        try:
             for env, task in chosen.items():
                 if isinstance(task, Task):
                     check_number(task)
                     chosen[env] = Task(task.value, int(task.id))
                 elif task is not KEEP and task is not RESAMPLE and task is not UNSAID:
-                    chosen[env] = Task(task, self._numbers.of(task))
+                    chosen[env] = Task(task, self._number_of(task))
+        except BaseException:
+            while len(self._numbers) > count:  # those given above come last
+                self._taken.discard(self._numbers.popitem()[1])
+            self._first_free = first_free
+            raise
         return chosen
+
+    def _number_of(self, task: Any) -> int:
+        """Return the number of a value: one for each value, and one value for each number.
+
+        A task of the source has the number that it has there. A whole number is its own number, if no other task has
+        that number. Any other value gets the first free number from 0 up when it first appears, and keeps the number as
+        long as the manager lives, which takes about two hundred bytes for each (nothing for `Task`s with numbers of
+        their own). Raises TypeError if the value cannot be pickled.
+        """
+        key = task_key(task)
+        if key not in self._numbers:
+            number = int(task) if is_whole(task) and _LEAST <= task <= _MOST else None
+            if number is None or number in self._taken:
+                while self._first_free in self._taken:
+                    self._first_free += 1
+                number = self._first_free
+            self._numbers[key] = number
+            self._taken.add(number)
+        return self._numbers[key]
 
     def next_of(self, env: int) -> Any:
         """Return the task for a new env in the place of a failed one: the task given last, unless the source draws."""

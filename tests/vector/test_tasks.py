@@ -20,7 +20,6 @@ from gymnasium.wrappers import vector as wrappers
 from parallel_envs.meta import MultiEpisodeWrapper
 from parallel_envs.tasks import KEEP, CycleTasks, FixedTasks, Task, TaskWay, UniformTasks
 from parallel_envs.testing import assert_same_batch
-from parallel_envs.vector.arguments import TaskNumbers
 from parallel_envs.vector.step_loop import WatchedOptions
 from tests.vector.conftest import Make, Manager
 from tests.vector.task_courses import (
@@ -355,8 +354,9 @@ def test_each_task_has_one_number_whenever_it_comes(make: Make) -> None:
             envs.reset(tasks=["typo", "another", threading.Lock()])
         assert envs.reset(tasks=tasks)[1]["task_id"].tolist() == numbers
     assert played(envs) == envs.get_tasks() == ["and one", -1.0, 1.0]
-    numbers_of = TaskNumbers([Task(1, 0), Task(2, 1), Task("far", 7)]).of  # those of a source have their numbers there
-    assert [numbers_of(task) for task in (1, 2, "far", 0, 7)] == [0, 1, 7, 2, 3]
+    envs = make([ByResetTask] * 3, task_source=FixedTasks([1, 2, "far"]))
+    for tasks, numbers in (([1, 2, "far"], [0, 1, 2]), ([0, 7, 2], [3, 7, 1])):  # its tasks have their numbers there
+        assert envs.reset(tasks=tasks)[1]["task_id"].tolist() == numbers
 
 
 def test_tasks_that_come_back_from_an_env_or_a_source_have_the_numbers_they_had(make_process: Make) -> None:
