@@ -162,8 +162,8 @@ class OwnedEnvs:
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """Yield an env and, if it is a wrapper (its `unwrapped` is another object), the env inside, and so on. Envs may share
-    other parts, such as a simulator.
+    """Yield an env and, if it is a wrapper (its `unwrapped` is another object), the env inside, and so on. Other parts,
+    such as a simulator, may be shared.
 
     Attributes are read by name and never through `__dict__`: once `__dict__` of an object has been read, Python keeps
     its attributes in a slower form, and each later step of the env would be slower.
