@@ -43,8 +43,8 @@ def death_of(pool: WorkerPool, request: PendingRequest, worker: int = 0) -> Deat
     return reply.death
 
 
-def test_death_of_an_idle_worker_is_seen_by_a_wait_for_another(open_processes: Open, gate: Gate) -> None:
-    pool = open_processes(2)
+def test_death_of_an_idle_worker_is_seen_by_a_wait_for_another(open_forked: Open, gate: Gate) -> None:
+    pool = open_forked(2)
     request = pool.ring(host(pool, Gated, gate.path), 3, workers=(1,))
     os.kill(pool.pid(0), signal.SIGKILL)
     assert ends_within(pool.pid(0), SOON_SECONDS)
@@ -55,8 +55,8 @@ def test_death_of_an_idle_worker_is_seen_by_a_wait_for_another(open_processes: O
     assert value_of(pool, request, worker=1) == 3
 
 
-def test_a_request_to_a_dead_worker_is_answered_by_its_death(open_processes: Open) -> None:
-    pool = open_processes(2)
+def test_a_request_to_a_dead_worker_is_answered_by_its_death(open_forked: Open) -> None:
+    pool = open_forked(2)
     key = host(pool, Mortal)
     os.kill(pool.pid(0), signal.SIGKILL)
     unseen = [pool.ring(key, 1, workers=(0,)), pool.call(0, key, "echo", bytes(1 << 20))]
@@ -73,8 +73,8 @@ def test_a_request_to_a_dead_worker_is_answered_by_its_death(open_processes: Ope
         assert 1 not in replies or replies[1].value == 4
 
 
-def test_what_a_worker_had_said_before_it_ended_counts(open_processes: Open) -> None:
-    pool = open_processes()
+def test_what_a_worker_had_said_before_it_ended_counts(open_forked: Open) -> None:
+    pool = open_forked()
     key = host(pool, Mortal)
     before = [pool.ring(key, number) for number in range(20)] + [pool.call(0, key, "echo", 20)]
     last = pool.call(0, key, "end", "exit")
@@ -83,10 +83,8 @@ def test_what_a_worker_had_said_before_it_ended_counts(open_processes: Open) -> 
 
 
 @pytest.mark.parametrize("with_heir", [False, True], ids=["alone", "its child holds its channel"])
-def test_a_worker_that_ends_amid_a_reply_died(
-    open_processes: Open, gate: Gate, tmp_path: Path, with_heir: bool
-) -> None:
-    pool = open_processes()
+def test_a_worker_that_ends_amid_a_reply_died(open_forked: Open, gate: Gate, tmp_path: Path, with_heir: bool) -> None:
+    pool = open_forked()
     key = host(pool, Founder)
     ending = [pool.pid(0), *([value_of(pool, pool.call(0, key, "fork"))] if with_heir else [])]
     with Gate(tmp_path / "begun") as begun:
@@ -101,7 +99,7 @@ def test_a_worker_that_ends_amid_a_reply_died(
     assert death_of(pool, request).exitcode == -signal.SIGKILL
 
 
-def test_a_death_tells_the_last_lines_that_were_written(open_processes: Open) -> None:
+def test_a_death_tells_the_last_lines_that_were_written(open_forked: Open) -> None:
     many = [f"line {number}" for number in range(1000)]
     unfinished = [("write", 1, b"unfini"), ("write", 2, b"shed \xff")]
     outputs: list[tuple[list[Any], list[str], tuple[str, ...]]] = [
@@ -109,7 +107,7 @@ def test_a_death_tells_the_last_lines_that_were_written(open_processes: Open) ->
         ([], many, tuple(many[-200:])),
         (unfinished, [], ("unfinished \N{REPLACEMENT CHARACTER}",)),
     ]
-    pool = open_processes()
+    pool = open_forked()
     for before, last_words, told in outputs:
         key = host(pool, Talker)
         for method, *arguments in before:
@@ -175,8 +173,8 @@ def test_what_an_object_forked_ends_as_soon_as_it_comes_back(open_forkserver: Op
     assert value_of(pool, pool.ring(key, 2)) == 4  # and there is still one worker, who does the answering
 
 
-def test_what_a_killed_worker_owed_is_answered_by_its_death(open_processes: Open, gate: Gate) -> None:
-    pool = open_processes(2)
+def test_what_a_killed_worker_owed_is_answered_by_its_death(open_forked: Open, gate: Gate) -> None:
+    pool = open_forked(2)
     key = host(pool, Gated, gate.path)
     owed = [pool.ring(key, number) for number in range(3)]
     pool.kill(0)
