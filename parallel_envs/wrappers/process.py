@@ -444,5 +444,5 @@ def _failure_in(reply: Reply) -> Failure | None:
 
 
 def _failure_of(loss: Loss) -> Failure:
-    text = loss.text(f"its worker (pid {loss.pid})")
+    text = loss.text(f"its worker (pid {loss.pid})").removesuffix(".")  # the error goes on with advice
     return loss.failure or Failure(WORKER_DIED, text, text)

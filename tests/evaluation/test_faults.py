@@ -84,7 +84,7 @@ def test_a_policy_that_ends_its_own_process_is_told_without_advice_for_wrappers(
     spec = PolicySpec("tests.evaluation.stages:Failing", kwargs={"how": "exit", "at": 4})
     (record,) = evaluate(Course, {"bad": spec}, 1, jobs=2, strategy="process").episodes
     assert record.failure is not None
-    assert "exited with code" in record.failure.message
+    assert "ended with exit code" in record.failure.message
     assert "revive" not in record.failure.message + record.failure.traceback
 
 

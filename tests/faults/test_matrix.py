@@ -162,7 +162,7 @@ def evaluation(fault: Fault, moment: Moment, folder: Path) -> None:
 
 def policies(fault: Fault, moment: Moment, folder: Path) -> None:
     """The error names the agent and those that are lost with it; one that is late has its default action."""
-    ending = ENDINGS.get(fault, "").partition(" (")[0].replace("ended with exit code", "exited with code")
+    ending = ENDINGS.get(fault, "").partition(" (")[0]
     told = pytest.raises(
         PolicyError, match=f"policy of 'dying' raised .*{RAISED.get(fault, f'WorkerDied: .*{ending}')}"
     )

@@ -340,7 +340,7 @@ RAISES = {
 }
 DIES = {
     "SIGKILL": (killed, "WorkerDied: .*was killed by signal 9"),
-    "os._exit": (ended, "WorkerDied: .*exited with code 17"),
+    "os._exit": (ended, "WorkerDied: .*ended with exit code 17"),
 }
 HANGS = {"hang": (hanging, "still busy"), "SIGSTOP": (stopped, "still busy")}
 WAYS: dict[str, Any] = {**RAISES, **DIES, **HANGS, "huge": (huge, "")}
