@@ -32,6 +32,7 @@ from parallel_envs.engine import (
     picklable,
     unpicklable_part,
 )
+from parallel_envs.engine.worker_group import LEAST_START_SECONDS
 from parallel_envs.errors import EnvError, StepTimeout, WorkerStartError
 from parallel_envs.vector.env_errors import env_error, step_timeout, worker_died, worker_error
 from parallel_envs.vector.infos import Info, InfoReader
@@ -58,7 +59,6 @@ _TASK_COLUMNS = ("task_id", "_task_id", "episode_index", "_episode_index")
 
 _CONSTRUCTION = "its construction"
 _REMAKING = f"{_CONSTRUCTION}, while it was made anew (envs.restart(env_ids) tries again)"
-_LEAST_START_SECONDS = 5.0
 _MOST_STACKS = 4  # more stacks make the error too long to read
 
 
@@ -453,10 +453,10 @@ class EnvBatch:
     def replace(self, worker: int, timeout: float | None = None) -> None:
         """Start a fresh worker with fresh envs in the place of one that is dead or hangs. Raise `WorkerStartError` if
         the process does not run within `start_timeout` or within `timeout`. `timeout` belongs to a step or a reset,
-        which may be far shorter than the start of a process, so it counts as at least 5 seconds.
+        which may be far shorter than the start of a process, so it counts as at least `LEAST_START_SECONDS`.
         """
         self._unmade.add(worker)
-        longest = [] if timeout is None else [max(timeout, _LEAST_START_SECONDS)]
+        longest = [] if timeout is None else [max(timeout, LEAST_START_SECONDS)]
         longest += [] if self._start_timeout is None else [self._start_timeout]
         self.pool.restart(worker, min(longest, default=None))
         self._build((worker,))

@@ -37,7 +37,7 @@ from parallel_envs.engine import (
     pin_workers,
     unpicklable_part,
 )
-from parallel_envs.engine.worker_group import RestartBudget
+from parallel_envs.engine.worker_group import MAX_RESTARTS, RESTART_WINDOW, RestartBudget
 from parallel_envs.errors import EnvError
 from parallel_envs.seeding import SeedTree
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
@@ -198,8 +198,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         step_timeout: float | None = None,
         reset_timeout: float | None = None,
         start_timeout: float | None = None,
-        max_restarts: int = 10,
-        restart_window: float = 600.0,
+        max_restarts: int = MAX_RESTARTS,
+        restart_window: float = RESTART_WINDOW,
         task_source: TaskSource | None = None,
         task_setter: TaskSetter | None = None,
         infos_list: bool = False,
