@@ -52,12 +52,11 @@ from parallel_envs.bench.cli import (
     title_of,
 )
 from parallel_envs.bench.envs import resolve
-from parallel_envs.bench.measure import Tell
+from parallel_envs.bench.measure import Pace, Tell
 from parallel_envs.bench.runners import Ours
 from parallel_envs.bench.step import StepPlan, measure_step
-from parallel_envs.bench.turns import Pace
+from parallel_envs.checks import hint
 from parallel_envs.choices import StartMethod
-from parallel_envs.spelling import hint
 
 _REDRAW_SECONDS = 0.25
 

@@ -29,11 +29,11 @@ from parallel_envs.bench.measure import (
     Tell,
     interleave,
     paired_ratio,
+    rates_of,
     spread,
 )
-from parallel_envs.bench.turns import rates_of
-from parallel_envs.fitting_tables import FittingTable, stdout_console
-from parallel_envs.spelling import hint
+from parallel_envs.checks import hint
+from parallel_envs.terminal import FittingTable, stdout_console
 
 PEER = "its own loop"
 _FILE_WIDTH = 132

@@ -25,9 +25,8 @@ from benchmarks.syscalls import measure_calls
 from benchmarks.train import OVERLAP, SYNC, TrainPlan, measure_train
 from benchmarks.zoo import ZOO_PEERS, ZooPlan, measure_zoo, resolve_zoo
 from parallel_envs.bench.envs import resolve
-from parallel_envs.bench.measure import MeasurementFailed, Tell
+from parallel_envs.bench.measure import MeasurementFailed, Pace, Tell
 from parallel_envs.bench.step import StepPlan, measure_step
-from parallel_envs.bench.turns import Pace
 
 Figures = Mapping[str, float]
 

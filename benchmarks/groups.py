@@ -17,9 +17,19 @@ from benchmarks.group_runners import GroupContestant, Groups, Ours, PlainLoop, S
 from benchmarks.group_workloads import GROUP_WORKS, GroupWork
 from benchmarks.plan import BenchPlan
 from parallel_envs.bench.cli import Report
-from parallel_envs.bench.measure import Series, Slice, Spread, Tell, interleave, paired_ratio, spread
-from parallel_envs.bench.turns import Pace, opened, rates_of
-from parallel_envs.fitting_tables import FittingTable
+from parallel_envs.bench.measure import (
+    Pace,
+    Series,
+    Slice,
+    Spread,
+    Tell,
+    interleave,
+    opened,
+    paired_ratio,
+    rates_of,
+    spread,
+)
+from parallel_envs.terminal import FittingTable
 
 OURS = "EnvStateManager"
 CALLER = "EnvStateManager, in the caller"

@@ -23,10 +23,20 @@ from rich.console import Console
 
 from benchmarks.plan import BenchPlan
 from parallel_envs.bench.cli import Report
-from parallel_envs.bench.measure import Series, Slice, Spread, Tell, interleave, paired_ratio, run_for, spread
-from parallel_envs.bench.turns import Pace, rates_of
-from parallel_envs.fitting_tables import FittingTable
-from parallel_envs.spelling import hint
+from parallel_envs.bench.measure import (
+    Pace,
+    Series,
+    Slice,
+    Spread,
+    Tell,
+    interleave,
+    paired_ratio,
+    rates_of,
+    run_for,
+    spread,
+)
+from parallel_envs.checks import hint
+from parallel_envs.terminal import FittingTable
 
 if TYPE_CHECKING:
     from parallel_envs.learners.algorithm import Plan

@@ -13,8 +13,7 @@ from pathlib import Path
 from benchmarks.plan import run_steps
 from parallel_envs.bench.envs import EnvChoice
 from parallel_envs.bench.measure import MeasurementFailed, Tell
-from parallel_envs.bench.runners import Ours, Runner
-from parallel_envs.bench.turns import make_workload
+from parallel_envs.bench.runners import Ours, Runner, make_workload
 from parallel_envs.engine import FORK_SERVER_NAME, supervisor_pid
 from parallel_envs.errors import ParallelEnvsError
 

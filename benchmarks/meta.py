@@ -19,9 +19,8 @@ from rich.console import Console
 
 from benchmarks.plan import BenchPlan
 from parallel_envs.bench.cli import Report
-from parallel_envs.bench.measure import Spread, Tell, interleave, paired_ratio, run_for, spread
-from parallel_envs.bench.turns import Pace, rates_of
-from parallel_envs.fitting_tables import FittingTable
+from parallel_envs.bench.measure import Pace, Spread, Tell, interleave, paired_ratio, rates_of, run_for, spread
+from parallel_envs.terminal import FittingTable
 
 SEQUENTIAL = "one environment"
 IS_AT_LEAST = 1.5

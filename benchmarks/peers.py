@@ -19,8 +19,8 @@ from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
 from parallel_envs.bench.envs import EnvFactory
 from parallel_envs.bench.runners import Runner, VectorEnvRunner
+from parallel_envs.checks import hint
 from parallel_envs.choices import StartMethod
-from parallel_envs.spelling import hint
 
 
 def quick_start_method() -> str | None:

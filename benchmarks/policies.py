@@ -24,18 +24,19 @@ from benchmarks.plan import BenchPlan, Needs, first_missing
 from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import (
     MeasurementFailed,
+    Pace,
     Series,
     Slice,
     Spread,
     Tell,
     interleave,
     paired_ratio,
+    rates_of,
     run_for,
     spread,
 )
-from parallel_envs.bench.turns import Pace, rates_of
-from parallel_envs.fitting_tables import FittingTable
 from parallel_envs.policies import AgentPolicy
+from parallel_envs.terminal import FittingTable
 from parallel_envs.wrappers import PolicyPool, WrappedMultiAgentPolicy
 
 SEQUENTIAL, AUTO = "sequential", "auto"

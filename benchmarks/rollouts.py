@@ -21,9 +21,8 @@ from gymnasium.spaces import Space
 from benchmarks.plan import BenchPlan, Needs, first_missing
 from parallel_envs import ParallelEnvManager
 from parallel_envs.bench.envs import SpinEnv
-from parallel_envs.bench.measure import Series, Slice, Spread, Tell, paired_ratio, spread
+from parallel_envs.bench.measure import Pace, Series, Slice, Spread, Tell, paired_ratio, rates_of, run_in_turns, spread
 from parallel_envs.bench.runners import Runner, Workload
-from parallel_envs.bench.turns import Pace, rates_of, run_in_turns
 from parallel_envs.policies import BatchPolicy, Rows
 from parallel_envs.rollouts.collector import PlannedRollout, collect, plan_rollouts
 from parallel_envs.testing.ant_direction import AntDirection

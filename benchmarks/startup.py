@@ -14,9 +14,16 @@ from functools import partial
 
 from benchmarks.peers import GymnasiumAsync
 from parallel_envs.bench.envs import EnvChoice
-from parallel_envs.bench.measure import MeasurementFailed, Series, Spread, Tell, interleave, spread
-from parallel_envs.bench.runners import Ours, Runner, Workload
-from parallel_envs.bench.turns import Driver, make_workload
+from parallel_envs.bench.measure import (
+    Driver,
+    MeasurementFailed,
+    Series,
+    Spread,
+    Tell,
+    interleave,
+    spread,
+)
+from parallel_envs.bench.runners import Ours, Runner, Workload, make_workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,16 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from parallel_envs.bench.envs import EnvChoice
-from parallel_envs.bench.measure import MeasurementFailed, Spread, Tell, paired_ratio
-from parallel_envs.bench.runners import Ours, Runner
-from parallel_envs.bench.turns import Pace, make_workload, rates_of, run_in_turns
+from parallel_envs.bench.measure import (
+    MeasurementFailed,
+    Pace,
+    Spread,
+    Tell,
+    paired_ratio,
+    rates_of,
+    run_in_turns,
+)
+from parallel_envs.bench.runners import Ours, Runner, make_workload
 from parallel_envs.engine import PendingRequest
 from parallel_envs.engine.process import ProcessPool
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from benchmarks.peers import GymnasiumAsync
 from benchmarks.plan import run_steps
 from parallel_envs.bench.envs import resolve
-from parallel_envs.bench.measure import MeasurementFailed, Tell
-from parallel_envs.bench.runners import Ours, Runner
-from parallel_envs.bench.turns import make_workload, python_command, python_environment
+from parallel_envs.bench.measure import MeasurementFailed, Tell, python_command, python_environment
+from parallel_envs.bench.runners import Ours, Runner, make_workload
 
 READ_WRITE = (
     *("read", "readv", "pread64", "preadv", "recvfrom", "recvmsg", "recvmmsg"),

@@ -45,9 +45,8 @@ from benchmarks.syscalls import StraceMissing
 from benchmarks.train import IS_AT_LEAST as OVERLAP_IS_AT_LEAST
 from benchmarks.train import OVERLAP
 from benchmarks.zoo import OURS_EACH, OURS_FEW, AgileRL, PlainLoop, SuperSuit
-from parallel_envs.bench.measure import MeasurementFailed, Tell
+from parallel_envs.bench.measure import MeasurementFailed, Pace, Tell
 from parallel_envs.bench.runners import InProcess, Ours
-from parallel_envs.bench.turns import Pace
 
 _Result = Figures | MeasurementFailed | StraceMissing
 

@@ -23,9 +23,9 @@ from benchmarks.plan import BenchPlan
 from benchmarks.zoo import ManyAgents
 from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import Series, Spread, Tell, interleave, spread
+from parallel_envs.checks import hint
 from parallel_envs.choices import LearnIn, LoopMode, UpdateModeName
-from parallel_envs.fitting_tables import FittingTable
-from parallel_envs.spelling import hint
+from parallel_envs.terminal import FittingTable
 
 if TYPE_CHECKING:
     from parallel_envs.learners import IndependentLearners

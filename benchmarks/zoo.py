@@ -22,9 +22,8 @@ from pettingzoo import ParallelEnv
 
 from benchmarks.peers import Peer
 from parallel_envs.bench.envs import EnvChoice, UnknownEnv, resolve
-from parallel_envs.bench.measure import Series, Slice, Spread, Tell, paired_ratio, spread
+from parallel_envs.bench.measure import Pace, Series, Slice, Spread, Tell, paired_ratio, rates_of, run_in_turns, spread
 from parallel_envs.bench.runners import Runner, Workload
-from parallel_envs.bench.turns import Pace, rates_of, run_in_turns
 from parallel_envs.env_ids import zoo_module
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ class SettingsTable(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        from parallel_envs.field_texts import Field, fields_of, type_text
+        from parallel_envs.settings import Field, fields_of, type_text
 
         module, _, name = self.arguments[0].partition(":")
         kind = getattr(importlib.import_module(module), name)

@@ -13,7 +13,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  # checked before anything is impo
 
 from typing import TYPE_CHECKING
 
-from parallel_envs.lazy import on_first_use as _on_first_use
+from parallel_envs.extras import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
     from parallel_envs.errors import ClosedError as ClosedError

@@ -31,10 +31,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from parallel_envs.checks import hint
 from parallel_envs.errors import MissingExtra
 from parallel_envs.extras import explained
 from parallel_envs.files import is_file
-from parallel_envs.spelling import hint
 
 _FORM = re.compile(r"(?P<path>.*\S\.py):(?P<name>[^\W\d]\w*)", re.DOTALL)
 

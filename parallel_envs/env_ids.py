@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from parallel_envs.spelling import nearest
+from parallel_envs.checks import nearest
 
 PACKAGES = ("mpe2", "pettingzoo.butterfly", "pettingzoo.classic", "pettingzoo.sisl", "pettingzoo.atari")
 """Where the environments of PettingZoo and its kin are. The last part of each name is a namespace of ids."""

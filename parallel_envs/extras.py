@@ -1,26 +1,29 @@
-"""Commands that a user is told to type: those that install the library of an extra, and those of this package.
+"""Libraries of extras, names that are imported on first use, and commands that a user is told to type.
 
-    with explained("IndependentLearners"):    around an import that may need such a library
+    with explained("IndependentLearners"):    around an import that may need the library of an extra
         import torch
     require("Videos", "moviepy")              checks early, without an import
     install_line("mpe2")                      the command to type, as part of another sentence
+    __getattr__, __dir__ = on_first_use(__name__, {"ParallelEnvManager": "vector"})    in a package's `__init__.py`
 
-Use one of these wherever the library of an extra is imported: the user of a missing library reads one sentence with the
-install command, and not a traceback.
+Use one of the first three wherever the library of an extra is imported: the user of a missing library reads one
+sentence with the install command, and not a traceback. `import parallel_envs` loads this module and nothing else, so
+the module itself imports other modules of the package only in its functions.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import shlex
-import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from parallel_envs.errors import MissingExtra
-from parallel_envs.files import is_file
+if TYPE_CHECKING:
+    from parallel_envs.errors import MissingExtra
 
 EXTRA_OF = {
     **dict.fromkeys(("safetensors", "tensorboard", "torch"), "learn"),
@@ -69,9 +72,11 @@ def explained(what: str) -> Iterator[None]:
     """Turn the error of an import into `MissingExtra` if a library of an extra is missing. `what` needs the library."""
     try:
         yield
-    except MissingExtra:
-        raise
     except ModuleNotFoundError as error:
+        from parallel_envs.errors import MissingExtra
+
+        if isinstance(error, MissingExtra):
+            raise
         name = error.name or getattr(error.__cause__, "name", None) or ""  # Gymnasium's errors have no name
         if name.partition(".")[0] not in EXTRA_OF or is_installed(name):
             raise
@@ -79,12 +84,18 @@ def explained(what: str) -> Iterator[None]:
 
 
 def _missing(what: str, module: str) -> MissingExtra:
+    from parallel_envs.errors import MissingExtra
+
     library = module.partition(".")[0]
     return MissingExtra(f"{what} needs {library}, which is not installed: {install_line(module)}.", name=library)
 
 
 def shell_command(script: str, module: str, words: str) -> str:
     """Return a command that starts a script of this Python environment: by its name, its path, or `python -m`."""
+    import shutil
+
+    from parallel_envs.files import is_file
+
     found = shutil.which(script)
     if found is not None and Path(found).parent == Path(sys.executable).parent:
         return f"{script} {words}"
@@ -97,3 +108,21 @@ def as_argument(path: Path) -> str:
     """Return a path as one word of a shell that no command takes for an option."""
     text = str(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
+
+
+def on_first_use(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for a package. `homes` maps each name to its module in the package."""
+
+    def find(name: str) -> Any:
+        if name in homes.values():  # the module itself
+            with explained(f"{package}.{name}"):
+                return importlib.import_module(f"{package}.{name}")
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        with explained(f"{package}.{name}"):
+            return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return find, names

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from parallel_envs.spelling import suggests_keywords
+from parallel_envs.checks import is_whole, suggests_keywords
 
 __all__ = ["SeedTree", "env_seeds"]
 
@@ -35,7 +34,7 @@ class SeedTree:
     path: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.root, bool) or not isinstance(self.root, int | np.integer):
+        if not is_whole(self.root):
             raise TypeError(f"seed={self.root!r} is not an integer. Give a whole number from 0 up.")
         if self.root < 0:
             raise ValueError(f"seed={self.root} is negative. Give a whole number from 0 up.")
@@ -66,8 +65,7 @@ def env_seeds(seed: int, num_envs: int) -> list[int]:
 
     Threads: any number of threads may call it at once.
     """
-    count: Any = num_envs
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
+    if not is_whole(num_envs) or num_envs < 0:
         raise ValueError(f"num_envs={num_envs!r} is not a number of environments. Give a whole number from 0 up.")
     return SeedTree(seed).child("env").seeds(num_envs)
 

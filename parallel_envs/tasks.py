@@ -23,8 +23,8 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from parallel_envs.checks import is_share, is_whole, suggests_keywords
 from parallel_envs.seeding import SeedTree
-from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import CallGuard, in_turn
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "TaskSource",
     "TaskWay",
     "UniformTasks",
-    "is_whole",
     "listed",
     "offers",
     "part_of",
@@ -221,9 +220,8 @@ class ScoredTasks(_Pool):
 
     def __init__(self, tasks: Sequence[Any], seed: int = 0, uniform_share: float = 0.1) -> None:
         super().__init__(tasks, seed)
-        given: Any = uniform_share
-        if not isinstance(given, int | float | np.number) or not 0.0 <= given <= 1.0:
-            raise ValueError(f"uniform_share={given!r} is not a share. Give a number from 0 to 1.")
+        if not is_share(uniform_share):
+            raise ValueError(f"uniform_share={uniform_share!r} is not a share. Give a number from 0 to 1.")
         self._guard = CallGuard(type(self).__name__)
         self.uniform_share = uniform_share
         self._scores = np.ones(len(self.tasks))
@@ -276,7 +274,7 @@ def split_tasks(tasks: Sequence[Any], num_train: int, seed: int = 0) -> tuple[li
     Raise ValueError if a task is in the list twice, because it could be on both sides.
     """
     tasks = listed(tasks)
-    if isinstance(num_train, bool) or not isinstance(num_train, int | np.integer):
+    if not is_whole(num_train):
         raise TypeError(f"num_train={num_train!r} is not a number of tasks. Give a whole number, such as half of them.")
     if not 0 < num_train < len(tasks):
         least = f"a number from 1 to {len(tasks) - 1}" if len(tasks) > 1 else "at least two tasks"
@@ -311,11 +309,6 @@ def task_key(task: Any) -> bytes:
     except RecursionError:  # the task contains itself
         data = _pickled(task)
     return hashlib.blake2b(data, digest_size=16).digest()
-
-
-def is_whole(task: Any) -> bool:
-    """Return True for an integer of Python or NumPy, and False for a bool."""
-    return isinstance(task, int | np.integer) and not isinstance(task, bool)
 
 
 def _content(value: Any) -> bytes:

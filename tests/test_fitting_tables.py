@@ -20,7 +20,7 @@ from parallel_envs.bench.step import Row, Setting, Trial
 from parallel_envs.evaluation import EpisodeRecord, EvaluationResult
 from parallel_envs.evaluation.records import Failure
 from parallel_envs.evaluation.tables import tables
-from parallel_envs.fitting_tables import FittingTable
+from parallel_envs.terminal import FittingTable
 
 NARROW = pytest.mark.parametrize("columns", [70, 80])
 MISSIONS = ["a_rather_long_name_of_a_mission_that_somebody_gave.v3", "walk", "package.module.with.a.path:factory_of_it"]

@@ -31,9 +31,8 @@ FACADE = "(parallel_envs)"  # the package's own __init__.py: names only, resolve
 LAYERS: list[list[str]] = [
     *(["__main__"], ["cli"], ["bench"], ["testing"], [FACADE]),
     *(["evaluation", "learners", "groups"], ["wrappers", "rollouts", "meta"], ["multiagent"], ["vector", "policies"]),
-    *(["tasks"], ["engine"], ["trust", "lazy"], ["env_files"], ["extras", "shell_commands"]),
-    ["commands", "env_ids", "seeding", "threads", "yaml_files", "files", "field_texts", "fitting_tables"],
-    *(["errors"], ["spelling"], ["choices", "standard_names"]),
+    *(["tasks"], ["engine"], ["trust"], ["env_files"], ["extras"]),
+    *(["env_ids", "files", "seeding", "settings", "terminal", "threads"], ["errors"], ["checks"], ["choices"]),
 ]
 
 # What a layer must never hear of, at whatever depth of a function the import stands.
@@ -213,7 +212,7 @@ def test_an_import_brings_in_no_heavy_library() -> None:
         f"{PACKAGE}.ParallelEnvManager; {PACKAGE}.MultiAgentEnvManager\n"
         f"import {PACKAGE}.rollouts, {PACKAGE}.policies, {PACKAGE}.evaluation; answer.append(sorted(sys.modules))"
     )
-    assert {name for name in alone if is_ours(name)} == {PACKAGE, f"{PACKAGE}.lazy"}
+    assert {name for name in alone if is_ours(name)} == {PACKAGE, f"{PACKAGE}.extras"}
     assert set(alone) & (HEAVY | FRAMEWORKS | {"numpy", "cloudpickle"}) == set()
     assert f"{PACKAGE}.groups.manager" in groups
     assert set(groups) & (HEAVY | FRAMEWORKS) == set()

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from parallel_envs.field_texts import documents_fields, fields_of, texts_of
-from parallel_envs.yaml_files import content_of, settings_in
+from parallel_envs.settings import content_of, documents_fields, fields_of, settings_in, texts_of
 
 
 class Mistake(Exception):

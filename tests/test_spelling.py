@@ -24,12 +24,12 @@ from parallel_envs import (
     vector_entry_point,
     wrappers,
 )
+from parallel_envs.checks import advice, hint, is_one_of, nearest, nearest_few, suggests_keywords, unknown_keyword
 from parallel_envs.evaluation import Candidate, Mission, candidates_of, missions_of
 from parallel_envs.evaluation.comparison import compare_results
 from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
 from parallel_envs.rollouts import collect
-from parallel_envs.spelling import advice, hint, is_one_of, nearest, nearest_few, suggests_keywords, unknown_keyword
 from parallel_envs.tasks import CurriculumTasks, CycleTasks, FixedTasks, ScoredTasks, UniformTasks, split_tasks
 from parallel_envs.wrappers import PolicyPool, Rules, TorchPolicy
 

@@ -312,7 +312,7 @@ def test_nothing_is_unpickled_from_a_file(run: Path, tmp_path: Path) -> None:
     from parallel_envs.evaluation.recordings import read_episode
     from parallel_envs.learners.checkpoint import BadCheckpoint, load_agent
     from parallel_envs.rollouts.replay import read_archive
-    from parallel_envs.yaml_files import content_of
+    from parallel_envs.settings import content_of
 
     marker = tmp_path / "unpickled"
     bad = tmp_path / "bad.npz"

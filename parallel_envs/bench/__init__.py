@@ -2,9 +2,9 @@
 
     cli ──▶ step  machine                   what to measure; `cli` reports it
               │
-            turns ──socket──▶ host: a process for each runner ──▶ the runner's workers
-              │                  │
-           measure            runners       arithmetic; one class per way of stepping
+           measure ──socket──▶ host: a process for each runner ──▶ the runner's workers
+                                 │
+                              runners       one class per way of stepping
 
 A figure is meaningful only beside another one, because the speed of a machine changes from minute to minute. All
 runners are open at the same time, each in a process of its own, so that their imports, threads and forks cannot touch

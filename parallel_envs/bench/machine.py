@@ -18,9 +18,9 @@ from importlib import metadata
 from pathlib import Path
 
 from parallel_envs.bench.envs import resolve
-from parallel_envs.bench.measure import MeasurementFailed, Spread, Tell, spread
-from parallel_envs.bench.runners import InProcess, Ours, Runner
-from parallel_envs.bench.turns import Pace, make_workload, run_in_turns
+from parallel_envs.bench.measure import MeasurementFailed, Pace, Spread, Tell, run_in_turns, spread
+from parallel_envs.bench.runners import InProcess, Ours, Runner, make_workload
+from parallel_envs.engine import cores_here
 
 _STAT = Path("/proc/stat")
 _BUSY_ENV = "spin:1000"
@@ -98,22 +98,16 @@ def facts() -> dict[str, object]:
 
 def available_cores() -> int:
     """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(cores_here()) or os.cpu_count() or 1
 
 
 def busy_cores(seconds: float = 0.2) -> float | None:
     """Return how many cores other programs keep busy; None where the system does not say. This process sleeps."""
     if not _STAT.exists():
         return None
-    busy_before, total_before = _ticks()
+    before = _STAT.read_text()
     time.sleep(seconds)
-    busy, total = _ticks()
-    passed = max(1, total - total_before)
-    return round((busy - busy_before) / passed * (os.cpu_count() or 1), 2)
-
-
-def _ticks() -> tuple[int, int]:
-    """Return busy and all ticks of the whole machine since it started, from the first line of /proc/stat."""
-    user, nice, system, idle, waiting, *rest = map(int, _STAT.read_text().split("\n", 1)[0].split()[1:9])
-    busy = user + nice + system + sum(rest)
-    return busy, busy + idle + waiting
+    ticks = [[int(word) for word in text.split("\n", 1)[0].split()[1:9]] for text in (before, _STAT.read_text())]
+    passed = [end - begin for begin, end in zip(*ticks, strict=True)]
+    idle = passed[3] + passed[4]  # idle, and waiting for a disk
+    return float(round((sum(passed) - idle) / max(1, sum(passed)) * (os.cpu_count() or 1), 2))

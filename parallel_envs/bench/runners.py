@@ -1,8 +1,8 @@
 """Runners: one small class for each way of stepping many environments.
 
-A runner is created closed and cheap, is sent to a process of its own (`turns`), and lives there: `load` imports its
-library, `open` makes and resets the environments, `step` makes one vector step, `close` ends it. All runners play the
-same prepared random actions, so the time to sample actions is not part of any figure.
+A runner is created closed and cheap, is sent to a process of its own (`measure.Driver`), and lives there: `load`
+imports its library, `open` makes and resets the environments, `step` makes one vector step, `close` ends it. All
+runners play the same prepared random actions, so the time to sample actions is not part of any figure.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from parallel_envs.bench.envs import EnvFactory
+from parallel_envs.bench.envs import EnvChoice, EnvFactory, action_space
 from parallel_envs.bench.measure import WARM_UP_SHARE, Slice, run_for
 from parallel_envs.choices import FixedBackend, StartMethod
-
-Backend = FixedBackend
 
 _SEED = 0
 
@@ -56,11 +54,16 @@ class Workload:
             yield concatenate(self.action_space, actions, batch)
 
 
+def make_workload(env: EnvChoice, num_envs: int) -> Workload:
+    """Return the workload of `num_envs` of these environments. Raise `UnknownEnv` if one cannot be made."""
+    return Workload(factory=env.factory, action_space=action_space(env), num_envs=num_envs)
+
+
 @dataclass
 class Runner(ABC):
     """Way of stepping many environments. `open` keeps what it makes outside the constructor's fields.
 
-    `turns.Driver` hosts any object with `load`, `open`, `run` and `close` in a process of its own.
+    `measure.Driver` hosts any object with `load`, `open`, `run` and `close` in a process of its own.
     """
 
     name: ClassVar[str]
@@ -163,7 +166,7 @@ class Ours(VectorEnvRunner):
     pip_name = "parallel-envs"
 
     num_workers: int | None = None
-    backend: Backend = "process"
+    backend: FixedBackend = "process"
     context: StartMethod | None = None
 
     @property

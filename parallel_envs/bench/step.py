@@ -20,10 +20,9 @@ from typing import Literal, NamedTuple
 
 from parallel_envs.bench.envs import EnvChoice
 from parallel_envs.bench.machine import available_cores
-from parallel_envs.bench.measure import Spread, Tell, paired_ratio, spread
-from parallel_envs.bench.runners import Backend, InProcess, Ours, Runner, Workload
-from parallel_envs.bench.turns import Pace, make_workload, rates_of, run_in_turns
-from parallel_envs.choices import StartMethod
+from parallel_envs.bench.measure import Pace, Spread, Tell, paired_ratio, rates_of, run_in_turns, spread
+from parallel_envs.bench.runners import InProcess, Ours, Runner, Workload, make_workload
+from parallel_envs.choices import FixedBackend, StartMethod
 
 _AGAIN = "No setting is advised: measure again when the machine is quiet, or with longer --seconds."
 _AS_GOOD = 0.97  # share of the best rate from which a simpler setting is the better advice
@@ -40,7 +39,7 @@ class StepPlan:
     num_envs: int
     pace: Pace
     num_workers: int | None = None
-    backend: Backend = "process"
+    backend: FixedBackend = "process"
     context: StartMethod | None = None
     peers: tuple[type[Runner], ...] = ()
 
@@ -94,7 +93,7 @@ def measure_step(plan: StepPlan, tell: Tell = lambda text: None) -> tuple[Row, .
 class Setting:
     """Way of stepping. `backend=None` is the plain in-process loop."""
 
-    backend: Backend | None
+    backend: FixedBackend | None
     num_workers: int = 1
 
     @property

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from parallel_envs.checks import hint
 from parallel_envs.choices import Recorded
-from parallel_envs.spelling import hint
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,7 +62,7 @@ _FILE_WIDTH = 132
 
 def console() -> Console:
     """Return the console of stdout: at full width if it is no terminal, unless COLUMNS is set."""
-    from parallel_envs.fitting_tables import stdout_console
+    from parallel_envs.terminal import stdout_console
 
     return stdout_console(_FILE_WIDTH)
 

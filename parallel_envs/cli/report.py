@@ -102,7 +102,7 @@ class RunRecord:
         """Read a run's folder. Raises BadRun or OSError if it is none."""
         from parallel_envs.learners.outcomes import outcome_in
         from parallel_envs.learners.run_folder import BadRun, read_metrics, settings_of
-        from parallel_envs.yaml_files import settings_in
+        from parallel_envs.settings import settings_in
 
         outcome = outcome_in(folder)
         return cls(name, settings_in(settings_of(folder), BadRun), outcome, read_metrics(folder))

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from parallel_envs.checks import hint
 from parallel_envs.cli.outputs import plain_errors, trusted
-from parallel_envs.spelling import hint
 
 if TYPE_CHECKING:
-    from parallel_envs.field_texts import Field
+    from parallel_envs.settings import Field
 
 
 _NARROWEST, _WIDEST = 40, 100
@@ -120,7 +120,7 @@ def print_settings(names: Sequence[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from parallel_envs.field_texts import Field, type_text
+    from parallel_envs.settings import Field, type_text
 
     sections = _sections()
     for name in names:
@@ -146,10 +146,10 @@ def _sections() -> dict[str, tuple[str, Sequence[Field]]]:
     """Return by section where its settings are in a file, and the settings."""
     import dataclasses
 
-    from parallel_envs.field_texts import fields_of, texts_of
     from parallel_envs.learners.agent import configs_by_name
     from parallel_envs.learners.config import EnvSettings, ParallelBlock, TrainSettings
     from parallel_envs.learners.loops.options import LoopOptions
+    from parallel_envs.settings import fields_of, texts_of
 
     shared = texts_of(LoopOptions)  # a run's settings include these, without a text of their own
     of_runs = [

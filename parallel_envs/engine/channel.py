@@ -1,8 +1,8 @@
 """Bytes between processes: frames over stream sockets, polling of many descriptors, and the set of open descriptors.
 
 A frame is eight bytes of length, then that many bytes. Descriptors may travel with a frame, sent with its header.
-`send_frame` and `receive_frame` block; a worker uses them. `Outbox` and `Inbox` never block; a process that watches
-many channels uses them.
+`send_frame` and `receive_frame` block; a worker uses them. `Outbox` and `Inbox` wait for nothing on a channel that does
+not block; a process that watches many channels uses them.
 """
 
 from __future__ import annotations
@@ -41,20 +41,10 @@ def send_frame(channel: socket.socket, data: bytes, fds: Sequence[int] = ()) -> 
 
 def receive_frame(channel: socket.socket) -> tuple[bytearray, list[int]]:
     """Block until a frame has arrived. Return the frame and its descriptors. Raise `ChannelClosed`."""
-    header, fds, _, _ = socket.recv_fds(channel, _HEADER.size, MOST_FDS)
-    for fd in fds:
-        os.set_inheritable(fd, False)
-    while len(header) < _HEADER.size:
-        if not (part := channel.recv(_HEADER.size - len(header))):
-            raise ChannelClosed("the other side closed the channel")
-        header += part
-    data = bytearray(_HEADER.unpack(header)[0])
-    view = memoryview(data)
-    while view.nbytes:
-        if not (count := channel.recv_into(view)):
-            raise ChannelClosed("the other side closed the channel in the middle of a frame")
-        view = view[count:]
-    return data, list(fds)
+    inbox = Inbox(channel, takes_fds=True)
+    data = inbox.receive()
+    assert data is not None, "the channel does not block"
+    return data, inbox.fds
 
 
 def _ancillary(fds: Sequence[int]) -> list[tuple[int, int, array.array[int]]]:
@@ -139,7 +129,7 @@ class Inbox:
             if self._filled < len(self._data):
                 view = memoryview(self._data)[self._filled :]
                 try:
-                    if self._takes_fds:
+                    if self._takes_fds and self._in_header:
                         data, fds, _, _ = socket.recv_fds(self._channel, view.nbytes, MOST_FDS)
                         count, view[: len(data)] = len(data), data
                         for fd in fds:

@@ -14,12 +14,9 @@ from __future__ import annotations
 import functools
 import io
 import itertools
-import mmap
 import os
 import pickle
 import struct
-import sys
-import tempfile
 import traceback
 import types
 import weakref
@@ -29,10 +26,10 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-import numpy.typing as npt
 
 from parallel_envs.engine.channel import MOST_FDS
-from parallel_envs.engine.interrupts import delay_ctrl_c, is_worker, reraise_ctrl_c
+from parallel_envs.engine.interrupts import is_worker, reraise_ctrl_c
+from parallel_envs.engine.shared_arrays import SharedBlock
 from parallel_envs.errors import RemoteTraceback
 
 BELL = struct.Struct("<IIQ")  # hosted object, argument, request number
@@ -165,58 +162,6 @@ def _plain_copy(value: Any, left: list[int]) -> Any:
     if kind is dict:
         return {_plain_copy(key, left): _plain_copy(item, left) for key, item in value.items()}
     raise TypeError("not a plain value")
-
-
-# ---- shared memory ---------------------------------------------------------------------------------------------------
-
-
-class SharedBlock:
-    """Memory that is the same in every process that has the block.
-
-    The memory has no name, so nothing has to be unlinked and nothing is left behind: the kernel frees a block when the
-    last process that holds it ends. It reaches a worker as a descriptor that travels with a message, at any time.
-
-    Arrays made by `array` keep the memory mapped for as long as they live. `close` only gives up the descriptor; after
-    that the block cannot be sent to another process. A block that is garbage-collected is closed.
-    """
-
-    fd = -1
-
-    def __init__(self, fd: int, num_bytes: int) -> None:
-        self.num_bytes = num_bytes
-        self.buffer = mmap.mmap(fd, max(num_bytes, 1))
-        self.fd = fd  # last: if anything above fails, the descriptor is still the caller's to close
-
-    @classmethod
-    def create(cls, num_bytes: int) -> SharedBlock:
-        """Create a block of zeros."""
-        if sys.platform == "win32":
-            return cls(-1, num_bytes)  # memory of this process alone: Windows has no worker processes here
-        with delay_ctrl_c():  # a Ctrl-C before the block has the descriptor would leave the descriptor open
-            if hasattr(os, "memfd_create"):
-                fd = os.memfd_create("parallel_envs", os.MFD_CLOEXEC)
-            else:  # where the system has no memfd: a file without a name
-                fd, path = tempfile.mkstemp(prefix="parallel_envs-")
-                os.unlink(path)
-            try:
-                os.ftruncate(fd, max(num_bytes, 1))
-                return cls(fd, num_bytes)
-            except BaseException:
-                os.close(fd)
-                raise
-
-    def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...], offset: int = 0) -> npt.NDArray[Any]:
-        """Return a view of `shape` items of `dtype` that starts `offset` bytes into the block."""
-        return np.ndarray(shape, dtype, self.buffer, offset)
-
-    def close(self) -> None:
-        """Close the descriptor. Arrays stay valid. A second call does nothing."""
-        fd, self.fd = self.fd, -1  # first: after a second close the number could belong to another open file
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        self.close()
 
 
 # ---- pickling -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A pool of workers: the one interface of the engine, and `open_pool`, which starts one on any backend.
+"""A pool of workers: the one interface of the engine, its serial and thread backends, and `open_pool`.
 
     pool = open_pool(2)                                   # or PoolSettings(backend="thread"), "serial"
     key = pool.new_key()
@@ -16,14 +16,18 @@ nothing: a hook that runs in each forked child marks the pools there as closed.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
+import logging
 import os
+import queue
 import sys
+import threading
 import time
+import traceback
 import warnings
 import weakref
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,11 +35,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from parallel_envs.checks import hint, is_one_of
 from parallel_envs.choices import Backend, StartMethod, words
+from parallel_envs.engine.interrupts import reraise_ctrl_c
 from parallel_envs.engine.messages import Call, Death, Reply
-from parallel_envs.engine.worker import BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE
+from parallel_envs.engine.shared_arrays import SharedBlock
+from parallel_envs.engine.worker import BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE, METERS, Host
 from parallel_envs.errors import ClosedError, WorkerStartError
-from parallel_envs.spelling import hint, is_one_of
+
+_log = logging.getLogger(__name__)
 
 BACKENDS: tuple[Backend, ...] = words(Backend)
 """`auto` means processes; if none can be started, threads; if none can be started, the caller's own thread."""
@@ -82,14 +90,6 @@ class Meters:
     requests: int
     num_bytes: int
 
-    @classmethod
-    def of(cls, columns: npt.NDArray[np.float64], wait_seconds: float, requests: int, num_bytes: int) -> Meters:
-        """Combine the worker's own columns with the counts of the caller's side."""
-        bells, messages = float(columns[BELL_SECONDS]), float(columns[MESSAGE_SECONDS])
-        since = float(columns[METERED_SINCE])
-        idle = time.perf_counter() - since - bells - messages if since else 0.0
-        return cls(bells, messages, max(idle, 0.0), wait_seconds, requests, num_bytes)
-
 
 class WorkerPool(ABC):
     """Workers `0 .. num_workers - 1`, each hosting objects under keys that the caller chose.
@@ -99,6 +99,7 @@ class WorkerPool(ABC):
     """
 
     backend: str  # `process`, `thread` or `serial`
+    _counts: npt.NDArray[np.float64]  # the meters that the workers write, a row for each
 
     def __init__(self, num_workers: int) -> None:
         if num_workers < 1:
@@ -116,6 +117,7 @@ class WorkerPool(ABC):
         self.num_pumps = 0  # how often answers were taken in: see `pump`
         self._asked_all = 0
         self._asked = [0] * num_workers
+        self._waited = [0.0] * num_workers
         if not _fork_hook_is_set:
             _fork_hook_is_set.append(True)
             os.register_at_fork(after_in_child=_disown_pools)
@@ -168,7 +170,7 @@ class WorkerPool(ABC):
         self,
         request: PendingRequest,
         timeout: float | None = None,
-        stop: Callable[[PendingRequest], bool] | None = None,
+        stop: Callable[[PendingRequest], object] | None = None,
     ) -> bool:
         """Wait until all workers have replied. Return False if the time was up first; then wait again or `forget`.
 
@@ -235,24 +237,28 @@ class WorkerPool(ABC):
     def stack(self, worker: int, timeout: float = 0.5) -> str:
         """Return the worker's Python stack as text, or the reason why there is none after `timeout` seconds."""
 
-    @abstractmethod
     def meters(self, worker: int) -> Meters:
         """Return the meters of the worker."""
+        self.check_owner()
+        requests = self._asked_all + self._asked[worker]
+        columns = self._counts[worker]
+        bells, messages, since = (float(columns[one]) for one in (BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE))
+        idle = time.perf_counter() - since - bells - messages if since else 0.0
+        num_bytes = self._num_bytes(worker, requests)
+        return Meters(bells, messages, max(idle, 0.0), self._waited[worker], requests, num_bytes)
 
     def keep_on(self, worker: int, cores: Sequence[int]) -> None:  # noqa: B027  # only processes can be kept on cores
         """Let a worker process run on these cores only. Other workers run on the cores of their process."""
-
-    def keep_awake(self, worker: int, seconds: float) -> None:  # noqa: B027  # only processes sleep
-        """Let a worker process poll for its next bell for `seconds` before it sleeps, while bells come that soon.
-
-        Use this for a worker that has a core to itself: other workers on its core would have to wait.
-        """
 
     @abstractmethod
     def close(self, timeout: float = 5.0) -> None:
         """End all workers within `timeout` seconds, whatever state they are in. A second call does nothing."""
 
     # ---- for the backends -------------------------------------------------------------------------------------------
+
+    def _num_bytes(self, worker: int, requests: int) -> int:
+        """Return the bytes that the worker's requests and replies had so far."""
+        return 0
 
     def _shut(self) -> None:
         """Take no more requests: the workers belong to another process, or are being ended."""
@@ -272,9 +278,6 @@ class WorkerPool(ABC):
         if request.waiting:
             self._pending[request.number] = request
         return request
-
-    def _num_asked(self, worker: int) -> int:
-        return self._asked_all + self._asked[worker]
 
     def _record_reply(self, number: int, worker: int, reply: Reply | None, finished: list[PendingRequest]) -> None:
         """Record a worker's answer. A reply to a request that was given up is dropped here, and nowhere else."""
@@ -299,6 +302,207 @@ def _disown_pools() -> None:
     for pool in list(_pools):
         pool.forked_from = pool._owner
         pool._shut()
+
+
+# ---- workers inside this process -------------------------------------------------------------------------------------
+
+_NOTICING_SECONDS = 1e-3
+
+_Request = tuple[int, Call | tuple[int, int]]  # a request's number, and a message or the (key, argument) of a bell
+
+_WAKE: tuple[int, int, None] = (0, 0, None)  # in the place of a reply: no request has the number 0
+
+
+class _LocalPool(WorkerPool):
+    """Hosts in this process, and requests that never become bytes: the common part of serial and thread.
+
+    Serial is the reference that the other backends must equal.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        super().__init__(num_workers)
+        self._hosts = [Host(index) for index in self.all_workers]
+        self._block = SharedBlock.create(num_workers * METERS * 8)
+        self._counts = self._block.array("f8", (num_workers, METERS))
+        for index in self.all_workers:
+            self._hosts[index].meter(self._block, index * METERS)
+        _log.info("%d workers started: %s.", num_workers, self.backend)
+
+    def ring(
+        self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None
+    ) -> PendingRequest:
+        request = self._open_request(workers, label)
+        for worker in self.all_workers if workers is None else workers:
+            self._submit(worker, (request.number, (key, argument)))
+        return request
+
+    def send(self, calls: Mapping[int, Call], label: Any = None) -> PendingRequest:
+        request = self._open_request(calls, label)
+        for worker, call in calls.items():
+            self._submit(worker, (request.number, call))
+        return request
+
+    def _submit(self, worker: int, request: _Request) -> None:
+        raise NotImplementedError
+
+    def _answer(self, worker: int, request: _Request) -> Reply | None:
+        """Have the host answer. Return None if it has answered "done"."""
+        host, (_, what) = self._hosts[worker], request
+        began = time.perf_counter()
+        reply = host.execute(what) if isinstance(what, Call) else host.ring(*what)
+        host.count(MESSAGE_SECONDS if isinstance(what, Call) else BELL_SECONDS, began)
+        return None if reply is None or (reply.value is None and reply.failure is None) else reply
+
+    def restart(self, worker: int, timeout: float | None = None) -> None:
+        self.check_open("A worker was to be restarted")
+        self.kill(worker)
+        _close_hosts([self._hosts[worker]])
+
+    def close(self, timeout: float = 5.0) -> None:
+        if not self.closed:
+            self.closed = True
+            self._end(time.monotonic() + timeout)
+            self._block.close()
+            _log.info("%d workers stopped.", self.num_workers)
+
+    def _end(self, deadline: float) -> None:
+        raise NotImplementedError
+
+    def kill(self, worker: int) -> None:
+        self.check_owner()
+        if any(worker in request.waiting for request in self._pending.values()):
+            raise WorkerStartError(
+                f"Worker {worker} is busy, and a worker that is not a process cannot be ended by force. "
+                "Use backend='process' where hosted objects may hang."
+            )
+
+
+class SerialPool(_LocalPool):
+    """Workers in the caller's thread. Requests are carried out in their order, when they are waited for, so that a
+    breakpoint inside a hosted object stops in the caller's own thread.
+    """
+
+    backend = "serial"
+
+    def __init__(self, num_workers: int) -> None:
+        super().__init__(num_workers)
+        self._queue: deque[tuple[int, _Request]] = deque()
+        self._pumping_thread: int | None = None  # the thread that is inside `pump`
+
+    def _submit(self, worker: int, request: _Request) -> None:
+        self._queue.append((worker, request))
+
+    def pump(self, timeout: float | None, since: int | None = None) -> list[PendingRequest]:
+        if self.closed:
+            self.check_owner()
+        finished: list[PendingRequest] = []
+        if self._queue:
+            worker, request = self._queue.popleft()
+            began = time.perf_counter()
+            before = self._pumping_thread
+            try:
+                self._pumping_thread = threading.get_ident()
+                reply = self._answer(worker, request)
+            finally:
+                self._pumping_thread = before
+            if self.closed:
+                _close_hosts(self._hosts)  # `close` of another thread may not have waited for this answer
+            self._waited[worker] += time.perf_counter() - began
+            self._record_reply(request[0], worker, reply, finished)
+            if reply is not None and reply.failure is not None and reply.failure.cause is not None:
+                reraise_ctrl_c(reply.failure.cause)
+        return finished
+
+    def _end(self, deadline: float) -> None:
+        """Close the hosted objects. If another thread is busy beyond the deadline, it will close them itself."""
+        self._queue.clear()
+        idle = None, threading.get_ident()
+        while self._pumping_thread not in idle and time.monotonic() < deadline:
+            time.sleep(_NOTICING_SECONDS)
+        if self._pumping_thread in idle:
+            _close_hosts(self._hosts)
+
+    def stack(self, worker: int, timeout: float = 0.5) -> str:
+        self.check_owner()
+        return "".join(traceback.format_stack())
+
+
+class ThreadPool(_LocalPool):
+    """Workers in threads of their own. Replies arrive in the order in which the threads finish."""
+
+    backend = "thread"
+
+    def __init__(self, num_workers: int, name: str) -> None:
+        super().__init__(num_workers)
+        self._inboxes: list[queue.SimpleQueue[_Request | None]] = [queue.SimpleQueue() for _ in self.all_workers]
+        self._pumps_running = 0
+        self._outbox: queue.SimpleQueue[tuple[int, int, Reply | None]] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._serve, args=(index,), name=f"{name} {index}", daemon=True)
+            for index in self.all_workers
+        ]
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # the system has no room for another thread: the running ones have to end
+            for inbox in self._inboxes:
+                inbox.put(None)
+            self._block.close()
+            raise
+
+    def _serve(self, worker: int) -> None:
+        while (request := self._inboxes[worker].get()) is not None:
+            self._outbox.put((request[0], worker, self._answer(worker, request)))
+        _close_hosts([self._hosts[worker]])
+
+    def _submit(self, worker: int, request: _Request) -> None:
+        self._inboxes[worker].put(request)
+
+    def pump(self, timeout: float | None, since: int | None = None) -> list[PendingRequest]:
+        if self.closed:
+            self.check_owner()
+        finished: list[PendingRequest] = []
+        self._pumps_running += 1
+        try:
+            if since is not None and since != self.num_pumps:
+                return finished
+            began = time.perf_counter()
+            item = self._outbox.get(timeout=None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+            now = time.perf_counter()
+            while True:
+                number, worker, reply = item
+                self._waited[worker] += now - began
+                self._record_reply(number, worker, reply, finished)
+                item = self._outbox.get_nowait()
+        except queue.Empty:
+            return finished
+        finally:
+            self.num_pumps += 1
+            self._pumps_running -= 1
+            if self._pumps_running:  # this one runs in a signal handler, and may have the answers of the other one
+                self._outbox.put(_WAKE)
+
+    def stack(self, worker: int, timeout: float = 0.5) -> str:
+        self.check_owner()
+        frame = sys._current_frames().get(self._threads[worker].ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame is not None else "no stack: the thread has ended"
+
+    def _end(self, deadline: float) -> None:
+        """Ask the threads to end and wait. A thread cannot be ended by force: a thread that hangs is left behind."""
+        for inbox in self._inboxes:
+            inbox.put(None)
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        self._outbox.put(_WAKE)  # for another thread that waits in `pump`
+
+
+def _close_hosts(hosts: list[Host]) -> None:
+    for host in hosts:
+        try:
+            host.close()
+        except BaseException as error:  # closing goes on; the error is logged
+            reraise_ctrl_c(error)
+            _log.warning("An object raised while it was closed.", exc_info=True)
 
 
 # ---- opening a pool -------------------------------------------------------------------------------------------------
@@ -337,12 +541,6 @@ class PoolSettings:
         ):
             if not is_one_of(value, known):
                 raise ValueError(f"{given}. Choose one of {', '.join(map(repr, known))}.{hint(value, known)}")
-        if self.affinity is not None and not (self.affinity and all(self.affinity)):
-            raise ValueError(
-                f"affinity={self.affinity!r} leaves a worker without a core. Give each at least one, or None."
-            )
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads={self.threads} is not a number of threads. Give at least 1, or None.")
 
     @property
     def start_method(self) -> StartMethod:
@@ -371,17 +569,17 @@ def open_pool(num_workers: int, settings: PoolSettings | None = None) -> WorkerP
 
 
 def _open(backend: str, num_workers: int, settings: PoolSettings) -> WorkerPool:
-    from parallel_envs.engine import local, process  # late: both import this module
-
     if backend == "serial":
-        return local.SerialPool(num_workers)
+        return SerialPool(num_workers)
     if backend == "thread":
-        return local.ThreadPool(num_workers, settings.name)
+        return ThreadPool(num_workers, settings.name)
     if not hasattr(os, "pidfd_open"):
         raise WorkerStartError(
             "Worker processes need a system that tells when a process ends (Linux 5.3 or later). Use backend='thread'."
         )
-    return process.ProcessPool(num_workers, settings)
+    from parallel_envs.engine.process import ProcessPool  # late: it imports this module
+
+    return ProcessPool(num_workers, settings)
 
 
 def user_stacklevel() -> int:
@@ -390,64 +588,3 @@ def user_stacklevel() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
         frame, level = frame.f_back, level + 1
     return level
-
-
-# ---- cores for workers -----------------------------------------------------------------------------------------------
-
-# A worker that wakes for some microseconds of work finds its caches on the core where it last ran. With more workers
-# than cores the system moves such workers at every wake-up (to the core of the process that wakes them), which makes
-# them a third slower. So once the meters show that a pool's work comes in short pieces, and if the workers fill all
-# cores evenly, each worker is kept on one core. Longer pieces are left to the system, which balances them better.
-#
-# Workers on other cores than the caller's are woken first. They begin at once, while a worker on the caller's core
-# cannot run before the caller waits anyway.
-#
-# If several workers share a core, the caller first yields its core instead of going to sleep (`cores_are_shared`). All
-# ready workers on that core run, one after another, and the caller finds their answers in one read. A sleeping caller
-# would be woken by the first answer, take the core from the workers that have yet to run, and sleep again, once for
-# nearly every worker.
-
-SHORT_SECONDS = 500e-6  # workers are kept on cores if their mean piece of work is shorter than this
-
-
-def cores_here() -> tuple[int, ...]:
-    """Return the cores that this process may use, or none if the system does not tell."""
-    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
-
-
-try:
-    current_core: Callable[[], int] = ctypes.PyDLL(None).sched_getcpu  # no system call, no lock: 40 ns
-except (AttributeError, OSError, TypeError):
-    current_core = lambda: -1  # noqa: E731
-"""Return the core that the caller runs on now, or -1 if the system does not tell."""
-
-
-def wake_orders(cores: Mapping[int, Sequence[int]], num_workers: int) -> dict[int, tuple[int, ...]]:
-    """Return, for each core of the caller, the order in which to wake the workers: workers of other cores first."""
-    return {
-        core: tuple(sorted(range(num_workers), key=lambda worker: core in cores.get(worker, (core,))))
-        for core in {core for kept in cores.values() for core in kept}
-    }
-
-
-def cores_are_shared(cores: Mapping[int, Sequence[int]]) -> bool:
-    """Return whether several workers are kept on the same core."""
-    kept = [core for kept in cores.values() for core in kept]
-    return len(set(kept)) < len(kept)
-
-
-def plan_cores(meters: Sequence[Meters], cores: Sequence[int]) -> list[int] | None:
-    """Return a core for each worker, or None to leave them to the system."""
-    requests = sum(meter.requests for meter in meters)
-    if not cores or not requests or len(meters) <= len(cores) or len(meters) % len(cores):
-        return None
-    if sum(meter.bell_seconds for meter in meters) / requests > SHORT_SECONDS:
-        return None
-    return [cores[worker % len(cores)] for worker in range(len(meters))]
-
-
-def pin_workers(pool: WorkerPool) -> None:
-    """Keep each worker on one core, if the work that the pool has done so far is of a kind that gains by it."""
-    chosen = plan_cores([pool.meters(worker) for worker in pool.all_workers], cores_here())
-    for worker, core in enumerate(chosen or ()):
-        pool.keep_on(worker, (core,))

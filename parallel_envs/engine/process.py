@@ -42,18 +42,15 @@ from parallel_envs.engine.messages import (
     dump_request,
     load_reply,
 )
-from parallel_envs.engine.pool import (
-    Bell,
-    Meters,
-    PendingRequest,
-    PoolSettings,
-    WorkerPool,
+from parallel_envs.engine.pool import Bell, PendingRequest, PoolSettings, WorkerPool
+from parallel_envs.engine.worker import METERS
+from parallel_envs.engine.worker_process import (
+    WorkerProcess,
+    WorkerProcesses,
     cores_are_shared,
     current_core,
     wake_orders,
 )
-from parallel_envs.engine.worker import METERS
-from parallel_envs.engine.worker_process import WorkerProcess, WorkerProcesses
 from parallel_envs.errors import ParallelEnvsError
 
 _log = logging.getLogger(__name__)
@@ -122,7 +119,6 @@ class ProcessPool(WorkerPool):
         super().__init__(num_workers)
         self._settings = settings
         self._handlers: dict[int, Callable[[list[PendingRequest]], None]] = {}
-        self._waited = [0.0] * num_workers
         until = None if settings.start_timeout is None else time.monotonic() + settings.start_timeout
         ends: WorkerProcesses | None = None
         try:
@@ -147,7 +143,6 @@ class ProcessPool(WorkerPool):
         self._bells = [process.bell for process in self._processes]
         self._cores: dict[int, tuple[int, ...]] = {}
         self._wake_orders: dict[int, tuple[int, ...]] = {}
-        self._awake_seconds: dict[int, float] = {}
         self._yields = False
         self._pumping_thread: int | None = None  # the thread that waits for answers now
         self._sending_thread: int | None = None  # the thread that is in the middle of sending a request
@@ -319,7 +314,7 @@ class ProcessPool(WorkerPool):
                 return finished
             if (self._yields or timeout == 0.0) and began - self._slept_at < _LONGEST_GLANCING:
                 if timeout != 0.0:
-                    os.sched_yield()  # `pool` says why: see "cores for workers" there
+                    os.sched_yield()  # `worker_process` says why: see "cores for workers" there
                 if self._completions.take_in(finished, began) and timeout != 0.0:  # a caller that polls gets all events
                     return finished  # one system call in the place of two
             self._slept_at = began
@@ -440,8 +435,6 @@ class ProcessPool(WorkerPool):
                 self._set_cores(worker)
             finally:
                 self._restarting_thread = None
-            if worker in self._awake_seconds:
-                self.keep_awake(worker, self._awake_seconds[worker])
 
     # ---- one worker -------------------------------------------------------------------------------------------------
 
@@ -470,11 +463,8 @@ class ProcessPool(WorkerPool):
         state = process.status().get("State", "ended")
         return text.decode(errors="replace") or f"no stack: process {process.pid} does not respond ({state})"
 
-    def meters(self, worker: int) -> Meters:
-        self.check_owner()
-        requests = self._num_asked(worker)
-        num_bytes = self._processes[worker].num_bytes + requests * (BELL.size + COMPLETION.size)
-        return Meters.of(self._counts[worker], self._waited[worker], requests, num_bytes)
+    def _num_bytes(self, worker: int, requests: int) -> int:
+        return self._processes[worker].num_bytes + requests * (BELL.size + COMPLETION.size)
 
     def keep_on(self, worker: int, cores: Sequence[int]) -> None:
         self.check_open("A worker was to be kept on a core")
@@ -487,10 +477,6 @@ class ProcessPool(WorkerPool):
         if worker in self._cores:
             with contextlib.suppress(OSError):  # an optimization, which may fail
                 os.sched_setaffinity(self.pid(worker), self._cores[worker])
-
-    def keep_awake(self, worker: int, seconds: float) -> None:
-        self._awake_seconds[worker] = seconds
-        self.forget(self.call(worker, HOST, "stay_awake", seconds))
 
     # ---- closing ----------------------------------------------------------------------------------------------------
 

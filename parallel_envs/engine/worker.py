@@ -14,13 +14,12 @@ import contextlib
 import importlib
 import mmap
 import os
-import select
 import socket
 import struct
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from parallel_envs.engine.channel import ChannelClosed, receive_frame, send_frame
 from parallel_envs.engine.interrupts import forked, leave_if_forked, mark_as_worker, reraise_ctrl_c
@@ -35,10 +34,10 @@ from parallel_envs.engine.messages import (
     Call,
     Failure,
     Reply,
-    SharedBlock,
     dump_reply,
     load_request,
 )
+from parallel_envs.engine.shared_arrays import SharedBlock
 
 # ---- the host -------------------------------------------------------------------------------------------------------
 
@@ -50,13 +49,6 @@ to the same one."""
 _METERS = struct.Struct("=3d")
 
 
-class Ringable(Protocol):
-    """An object that answers bells."""
-
-    def ring(self, argument: int) -> Any:
-        """Answer a bell. Return None if shared memory holds the whole answer."""
-
-
 class Host:
     """Hosted objects of one worker, and the seconds that the worker has worked."""
 
@@ -64,8 +56,6 @@ class Host:
         self.index = index
         self.objects: dict[int, Any] = {HOST: self}
         self.seconds = [0.0, 0.0, time.perf_counter()]  # the columns of the meters
-        self.awake_seconds = 0.0
-        """Seconds for which the worker polls for the next bell before it sleeps (see `WorkerPool.keep_awake`)."""
         self._meters: mmap.mmap | bytearray = bytearray(METERS * 8)
         self._offset = 0
 
@@ -101,10 +91,6 @@ class Host:
         self._meters, self._offset = block.buffer, offset * 8
         bells, messages, since = _METERS.unpack_from(block.buffer, offset * 8)
         self.seconds = [bells, messages, since or self.seconds[METERED_SINCE]]
-
-    def stay_awake(self, seconds: float) -> None:
-        """Poll for the next bell for `seconds` before sleeping, from now on."""
-        self.awake_seconds = seconds
 
     def count(self, column: int, began: float) -> None:
         """Add the seconds since `began` to a column of the meters."""
@@ -168,9 +154,6 @@ class _WorkerProcess:
         self._bell, self._completion = bell, completion
         self.channel = socket.socket(fileno=channel)
         self._stopping = False
-        self._poll = select.poll()
-        self._poll.register(bell, select.POLLIN)
-        self._last_was_soon = False  # whether the last bell came within the time for which the worker stays awake
 
     def serve(self) -> None:
         """Run the loop. A bell without a payload is answered right here: most bells are, and have to cost little."""
@@ -178,8 +161,7 @@ class _WorkerProcess:
         objects, read, write, pack = host.objects, os.read, os.write, COMPLETION.pack
         clock = time.perf_counter
         while not self._stopping:
-            bells = self._poll_and_read() if host.awake_seconds else read(bell, _MOST_BYTES)
-            if not bells:
+            if not (bells := read(bell, _MOST_BYTES)):
                 return
             began = clock()
             for key, argument, number in BELL.iter_unpack(bells):
@@ -199,20 +181,6 @@ class _WorkerProcess:
                 else:
                     self._complete(number, Reply(index, value))
             host.count(MESSAGE_SECONDS if key == MESSAGE else BELL_SECONDS, began)
-
-    def _poll_and_read(self) -> bytes:
-        """Return the next bells. Poll for them for a while before sleeping, if the last bells came soon enough.
-
-        Waking a sleeping worker takes some 30 microseconds, a third of it in the process that wakes the worker.
-        """
-        poll, clock = self._poll.poll, time.perf_counter
-        began, seconds = clock(), self.host.awake_seconds
-        until = began + seconds if self._last_was_soon else began
-        while clock() < until and not poll(0):
-            pass
-        bells = os.read(self._bell, _MOST_BYTES)
-        self._last_was_soon = clock() - began < seconds
-        return bells
 
     def _answer_message(self) -> Reply:
         """Receive a message and answer it. None in the place of a `Call` asks the worker to stop."""

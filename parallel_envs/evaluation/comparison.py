@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from parallel_envs.checks import hint, is_one_of, suggests_keywords
 from parallel_envs.evaluation.records import EvaluationResult, plain
 from parallel_envs.evaluation.statistics import LEVEL, Interval, bootstrap_interval, comparable_missions, standard_error
 from parallel_envs.seeding import SeedTree
-from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 
 Array = npt.NDArray[Any]
 

@@ -23,6 +23,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from parallel_envs.checks import suggests_keywords
 from parallel_envs.choices import StartMethod, Strategy
 from parallel_envs.engine import cores_here, picklable, unpicklable_part, user_stacklevel
 from parallel_envs.env_files import absolute
@@ -45,7 +46,6 @@ from parallel_envs.evaluation.records import (
 )
 from parallel_envs.evaluation.running import EpisodeQueue, EvaluationWorker, EvaluationWorkers, RehearsalQueue
 from parallel_envs.policies.specs import with_absolute_paths
-from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import CallGuard
 from parallel_envs.vector.registry import Registrations
 

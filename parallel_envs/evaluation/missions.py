@@ -36,6 +36,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.checks import hint, suggests_keywords
 from parallel_envs.choices import Turns
 from parallel_envs.env_files import absolute, file_of, is_env_file
 from parallel_envs.env_ids import PACKAGES, known_zoo_ids, modules_of, zoo_module
@@ -43,9 +44,8 @@ from parallel_envs.evaluation.records import BadEvaluation, check_names_differ, 
 from parallel_envs.extras import advice_for, is_installed
 from parallel_envs.multiagent.aec import TURNS, FastConversion, as_parallel, faster_conversion
 from parallel_envs.multiagent.by_name import FactoryByName, GymnasiumFactory, OneAgent, ZooFactory, env_factory
-from parallel_envs.spelling import hint, suggests_keywords
+from parallel_envs.settings import content_of, value_of
 from parallel_envs.trust import check_env
-from parallel_envs.yaml_files import content_of, value_of
 
 NUM_AGENTS = (
     *("num_agents", "n_agents", "N", "num_cogs", "n_cogs", "cogs", "num_players", "n_players"),

@@ -39,6 +39,7 @@ from typing import Any, NoReturn
 import cloudpickle
 import numpy as np
 
+from parallel_envs.checks import hint, suggests_keywords
 from parallel_envs.errors import UntrustedName
 from parallel_envs.evaluation.determinism import limit_torch, reseed, seeded_globally
 from parallel_envs.evaluation.records import BadEvaluation, check_names_differ
@@ -47,7 +48,6 @@ from parallel_envs.policies import MultiAgentPolicy, PolicySpec, SingleRow
 from parallel_envs.policies.base import BatchPolicy, is_network
 from parallel_envs.policies.specs import TRAINED, located
 from parallel_envs.seeding import SeedTree
-from parallel_envs.spelling import hint, suggests_keywords
 from parallel_envs.wrappers.policy_handle import as_policy, close_policy, reset_policy
 
 Agent = Any

@@ -21,10 +21,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from parallel_envs.checks import hint, is_one_of
 from parallel_envs.choices import Strategy, words
 from parallel_envs.evaluation.statistics import Summary, per_mission, per_mission_and_policy, per_policy
 from parallel_envs.files import write_whole
-from parallel_envs.spelling import hint, is_one_of
 
 Agent = Any
 """Any hashable object."""

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Self
 
+from parallel_envs.checks import hint
 from parallel_envs.choices import StartMethod, Strategy
 from parallel_envs.engine import PendingRequest, PoolSettings, Reply, open_pool
 from parallel_envs.engine.worker_group import MAX_ATTEMPTS, Loss, WorkerGroup
@@ -43,7 +44,6 @@ from parallel_envs.evaluation.episode import (
 from parallel_envs.evaluation.missions import EnvMaker, Mission
 from parallel_envs.evaluation.policies import Candidate, EpisodePolicies, PolicyTemplates, shares
 from parallel_envs.evaluation.records import BadEvaluation, EpisodeRecord, EvaluationConfig, Failure
-from parallel_envs.spelling import hint
 from parallel_envs.vector.registry import Registrations
 from parallel_envs.wrappers import PerAgentAutoWrapper, PolicyPool
 from parallel_envs.wrappers.sharing import check_together, stuck

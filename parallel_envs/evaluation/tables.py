@@ -22,7 +22,7 @@ from parallel_envs.evaluation.statistics import (
     per_mission_and_policy,
     per_policy,
 )
-from parallel_envs.fitting_tables import FittingTable
+from parallel_envs.terminal import FittingTable
 
 _COLUMNS = ("n", "return per agent", "IQM", "95 %", "success", "failed")
 _MAX_HEADERS = 30  # letters of the policies' names in the heads of columns, together

@@ -55,12 +55,12 @@ from pydantic import (
     ValidationError,
 )
 
+from parallel_envs.checks import advice, explain, nearest, right_setting
 from parallel_envs.choices import GroupFailure, GroupMode, StartMethod, Where, words
 from parallel_envs.engine.pool import user_stacklevel
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.registry import EnvType, env_type_named, known_env_types
-from parallel_envs.spelling import advice, nearest
-from parallel_envs.yaml_files import explain, right_setting, settings_in
+from parallel_envs.settings import settings_in
 
 _log = logging.getLogger(__name__)
 

@@ -45,7 +45,7 @@ from parallel_envs.groups.transport import (
     TimeLimits,
     WorkerClock,
 )
-from parallel_envs.vector.recovery import worker_died
+from parallel_envs.vector.env_errors import worker_died
 from parallel_envs.vector.registry import Registrations
 
 _log = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from parallel_envs.checks import nearest
 from parallel_envs.groups.failures import BadTurn, EnvFailure
 from parallel_envs.groups.interface import INVALID, RAW_REWARD
 from parallel_envs.groups.transport import Played, Replay
-from parallel_envs.spelling import nearest
 
 if TYPE_CHECKING:
     from parallel_envs.groups.registry import EnvSpec

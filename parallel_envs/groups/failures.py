@@ -15,7 +15,7 @@ from typing import Literal
 from parallel_envs.engine import Death, Failure
 from parallel_envs.errors import EnvError, ParallelEnvsError, RemoteTraceback, StepTimeout, WorkerDied
 from parallel_envs.groups.transport import MAKING, REPLAYING, SENDING, Job
-from parallel_envs.vector.recovery import step_timeout, worker_died
+from parallel_envs.vector.env_errors import step_timeout, worker_died
 
 __all__ = ["BadSettings", "BadTurn", "EnvFailure"]
 

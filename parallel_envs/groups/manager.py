@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from parallel_envs.checks import suggests_keywords
 from parallel_envs.choices import GroupMode
 from parallel_envs.engine.interrupts import delay_ctrl_c
 from parallel_envs.errors import ClosedError
@@ -42,7 +43,6 @@ from parallel_envs.groups.placement import EnvPlacement, Results
 from parallel_envs.groups.registry import EnvSpec, read_env_specs
 from parallel_envs.groups.transport import MAKING, REPLAYING, Job, Played
 from parallel_envs.seeding import SeedTree
-from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from parallel_envs.checks import advice, suggests_keywords
 from parallel_envs.choices import Where
 from parallel_envs.engine.pool import user_stacklevel
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.hosted_env import TagSpec
-from parallel_envs.spelling import advice, suggests_keywords
 
 if TYPE_CHECKING:
     from parallel_envs.groups.config import GroupsSettings

@@ -33,15 +33,14 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
+from parallel_envs.checks import hint, is_number, is_one_of, is_share, is_whole
 from parallel_envs.choices import Activation
 from parallel_envs.engine import Failure
 from parallel_envs.errors import ParallelEnvsError
-from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.distributions import Head
 from parallel_envs.learners.networks import ObservationEncoder, check_mask
 from parallel_envs.learners.parameters import ParameterMatrix
-from parallel_envs.spelling import hint, is_one_of
-from parallel_envs.vector.arguments import is_number, is_share, is_whole
+from parallel_envs.settings import documents_fields
 
 Array = npt.NDArray[Any]
 Agent = Any

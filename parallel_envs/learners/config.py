@@ -32,7 +32,8 @@ from pydantic import (
     ValidationError,
 )
 
-from parallel_envs import spelling
+from parallel_envs import checks
+from parallel_envs.checks import explain, right_setting
 from parallel_envs.choices import (
     Backend,
     LearnIn,
@@ -44,8 +45,8 @@ from parallel_envs.choices import (
     UpdateModeName,
 )
 from parallel_envs.env_files import absolute
-from parallel_envs.yaml_files import DEEPEST, explain, right_setting, settings_in, value_of
-from parallel_envs.yaml_files import BadSettings as BadSettings
+from parallel_envs.settings import DEEPEST, settings_in, value_of
+from parallel_envs.settings import BadSettings as BadSettings
 
 Agent = Hashable
 Kinds = Mapping[str, Any]
@@ -344,7 +345,7 @@ def algorithm_configs(settings: TrainSettings, agents: Iterable[Agent], kinds: K
     named = {str(agent): agent for agent in agents}
     for name in settings.agents:
         if name not in named:
-            raise BadSettings(f"`agents.{name}` is unknown. {spelling.advice(name, named)}")
+            raise BadSettings(f"`agents.{name}` is unknown. {checks.advice(name, named)}")
     configs, common = {}, settings.algorithm
     for name, agent in named.items():
         own = settings.agents.get(name, {})
@@ -404,8 +405,8 @@ def read_config(given: Mapping[str, Any], where: str, kinds: Kinds, outside: Col
     """
     fields = dict(given)
     name = fields.pop("name", None)
-    if not spelling.is_one_of(name, kinds):
-        raise BadSettings(f"`{where}.name: {name}` is unknown. {spelling.advice(name, kinds)}")
+    if not checks.is_one_of(name, kinds):
+        raise BadSettings(f"`{where}.name: {name}` is unknown. {checks.advice(name, kinds)}")
     kind = kinds[name]
     elsewhere = {one: f"`{one}` of the run, beside `algorithm`" for one in outside}
     for other, one in kinds.items():

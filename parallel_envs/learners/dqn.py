@@ -21,8 +21,8 @@ import torch
 from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 
+from parallel_envs.checks import suggests_keywords
 from parallel_envs.choices import DqnNetwork, Sampler
-from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.algorithm import (
     Batch,
     Metrics,
@@ -34,7 +34,7 @@ from parallel_envs.learners.algorithm import (
 )
 from parallel_envs.learners.distributions import EpsilonGreedy, Head, masked
 from parallel_envs.learners.networks import Bytes, Image, mlp
-from parallel_envs.spelling import suggests_keywords
+from parallel_envs.settings import documents_fields
 
 
 @documents_fields

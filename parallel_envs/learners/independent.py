@@ -26,6 +26,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import create_empty_array
 
+from parallel_envs.checks import check_count, choice, optional_seconds, suggests_keywords, unknown_keyword
 from parallel_envs.choices import OnDivergence, Strategy, UpdateModeName, words
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import ClosedError
@@ -37,9 +38,7 @@ from parallel_envs.learners.updates import MODES, UPDATE_TIMEOUT, UpdateMode, mo
 from parallel_envs.learners.updates.mode import UpdateFailed
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.seeding import SeedTree
-from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.threads import CallGuard, ClosedAtExit, one_thread
-from parallel_envs.vector.arguments import check_count, choice, optional_seconds
 from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
 if TYPE_CHECKING:

@@ -91,7 +91,7 @@ class RunOutcome:
         from rich.console import Console
         from rich.text import Text
 
-        from parallel_envs.fitting_tables import FittingTable
+        from parallel_envs.terminal import FittingTable
 
         table = FittingTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for head in ("agent", "algorithm"):

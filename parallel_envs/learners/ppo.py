@@ -22,8 +22,8 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
+from parallel_envs.checks import suggests_keywords
 from parallel_envs.choices import PpoNetwork
-from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.algorithm import (
     Algorithm,
     AlgorithmConfig,
@@ -50,7 +50,7 @@ from parallel_envs.learners.networks import (
     mlp,
 )
 from parallel_envs.rollouts.trajectories import Trajectory
-from parallel_envs.spelling import suggests_keywords
+from parallel_envs.settings import documents_fields
 
 
 @documents_fields

@@ -38,9 +38,9 @@ from parallel_envs.files import discard, open_to_append, short_name, sweep, writ
 from parallel_envs.learners.checkpoint import is_checkpoint
 from parallel_envs.learners.config import BadSettings, load_settings
 from parallel_envs.meta.making import KNOWN
+from parallel_envs.settings import settings_in
 from parallel_envs.threads import ClosedAtExit
 from parallel_envs.trust import check_env
-from parallel_envs.yaml_files import settings_in
 
 Agent = Hashable
 Metrics = Mapping[Agent, Mapping[str, float]]

@@ -18,7 +18,7 @@ import torch
 from gymnasium.spaces import Box, Space
 from torch import Tensor, nn
 
-from parallel_envs.field_texts import documents_fields
+from parallel_envs.checks import suggests_keywords
 from parallel_envs.learners.algorithm import (
     Batch,
     Metrics,
@@ -30,7 +30,7 @@ from parallel_envs.learners.algorithm import (
 )
 from parallel_envs.learners.distributions import Head, SquashedGaussian
 from parallel_envs.learners.networks import mlp
-from parallel_envs.spelling import suggests_keywords
+from parallel_envs.settings import documents_fields
 
 
 @documents_fields

@@ -57,9 +57,9 @@ from parallel_envs.learners.updates import MODES, AutoUpdates
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.multiagent.by_name import as_text, env_factory
 from parallel_envs.rollouts.trajectories import TrajectoryStore
+from parallel_envs.settings import settings_in
 from parallel_envs.trust import TUPLE_AGENTS, check_env
-from parallel_envs.vector.recovery import env_names
-from parallel_envs.yaml_files import settings_in
+from parallel_envs.vector.env_errors import env_names
 
 Agent = Hashable
 

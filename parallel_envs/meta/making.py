@@ -17,17 +17,17 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from parallel_envs.checks import advice, check_count, nearest
 from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.errors import MissingExtra
 from parallel_envs.extras import explained
 from parallel_envs.meta.multi_episode import WRAPPER_KEYWORDS, AnyEnv, MultiEpisodeConfig, MultiEpisodeWrapper
 from parallel_envs.seeding import SeedTree, env_seeds
-from parallel_envs.spelling import advice, nearest
+from parallel_envs.settings import BadSettings
 from parallel_envs.tasks import Task, TaskSource, UniformTasks, part_of, split_tasks, task_key
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import check_count, find_spec
+from parallel_envs.vector.arguments import find_spec
 from parallel_envs.vector.registry import portable
-from parallel_envs.yaml_files import BadSettings
 
 KNOWN = {
     "AntDir-v0": "parallel_envs.testing.ant_direction:AntDirection",

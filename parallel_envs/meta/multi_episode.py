@@ -20,12 +20,11 @@ from gymnasium.spaces import Box, Space
 from gymnasium.spaces.utils import flatten, flatten_space
 from gymnasium.utils import RecordConstructorArgs
 
+from parallel_envs.checks import check_count, suggests_keywords, yes_or_no
 from parallel_envs.seeding import SeedTree
-from parallel_envs.spelling import suggests_keywords
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskWay, offers, part_of
-from parallel_envs.vector.arguments import check_count, yes_or_no
 from parallel_envs.vector.shared_arrays import as_float, snapshot
-from parallel_envs.vector.worker_tasks import WatchedOptions, warn_unseen
+from parallel_envs.vector.step_loop import WatchedOptions, warn_unseen
 
 TaskVector = Callable[[Any], Any]
 

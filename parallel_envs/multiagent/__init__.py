@@ -7,7 +7,7 @@ environment (`joint_env.py`). `ParallelEnvManager` runs these environments, and 
 
 from typing import TYPE_CHECKING
 
-from parallel_envs.lazy import on_first_use as _on_first_use
+from parallel_envs.extras import on_first_use as _on_first_use
 from parallel_envs.multiagent.final_infos import Infos
 from parallel_envs.multiagent.manager import MultiAgentEnvManager
 

@@ -40,8 +40,8 @@ from parallel_envs.multiagent.agent_layout import (
     read_only,
     shortened,
 )
+from parallel_envs.vector.env_errors import env_names
 from parallel_envs.vector.infos import add_info
-from parallel_envs.vector.recovery import env_names
 from parallel_envs.vector.shared_arrays import ACTION_DTYPES, Leaf, assembler, leaves
 
 _JOINT_KEYS = frozenset((AGENTS, f"_{AGENTS}", COMMON, f"_{COMMON}"))

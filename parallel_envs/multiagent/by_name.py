@@ -19,6 +19,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.checks import hint
 from parallel_envs.choices import Turns
 from parallel_envs.env_files import FileFactory, absolute, is_env_file, without_class
 from parallel_envs.env_ids import (
@@ -33,11 +34,10 @@ from parallel_envs.env_ids import (
     zoo_package,
 )
 from parallel_envs.extras import advice_for, explained, require
-from parallel_envs.spelling import hint
 from parallel_envs.tasks import TaskWay, part_of
 from parallel_envs.vector.arguments import find_spec, with_package
 from parallel_envs.vector.shared_arrays import as_float
-from parallel_envs.vector.worker_tasks import WatchedOptions
+from parallel_envs.vector.step_loop import WatchedOptions
 
 AGENT = "agent_0"
 """The agent of a Gymnasium environment."""

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from parallel_envs.multiagent.agent_arrays import FixedAgents, OpenAgents
 from parallel_envs.multiagent.agent_layout import Agent, AgentResults, Flags, read_only, row_of
+from parallel_envs.vector.env_errors import env_names
 from parallel_envs.vector.infos import add_info
-from parallel_envs.vector.recovery import env_names
 from parallel_envs.vector.shared_arrays import snapshot
-from parallel_envs.vector.worker_envs import RESTARTED
+from parallel_envs.vector.step_loop import RESTARTED
 
 FINAL_OBS, FINAL_REWARD, FINAL_INFO = "final_obs", "final_reward", "final_info"
 

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Space
 
+from parallel_envs.checks import check_count, hint, is_one_of
 from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.multiagent.aec import TURNS, TurnEnv, as_parallel
 from parallel_envs.multiagent.agent_layout import (
@@ -38,8 +39,6 @@ from parallel_envs.multiagent.agent_layout import (
     shortened,
 )
 from parallel_envs.multiagent.by_name import ZooFactory
-from parallel_envs.spelling import hint, is_one_of
-from parallel_envs.vector.arguments import check_count
 from parallel_envs.vector.shared_arrays import Leaf, as_float, assembler, leaves, only_leaf
 
 Info = dict[str, Any]

@@ -15,19 +15,19 @@ from gymnasium.spaces import Space, Tuple
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from parallel_envs.checks import optional_wait, unknown_keyword
 from parallel_envs.choices import Autoreset, Turns
 from parallel_envs.errors import EnvError, WorkerDied
 from parallel_envs.multiagent.agent_arrays import FixedAgents, OpenAgents
 from parallel_envs.multiagent.agent_layout import Agent, AgentResults, Flags, JointObservations, Kind, grouped
 from parallel_envs.multiagent.final_infos import Infos, SplitByAgent
 from parallel_envs.multiagent.joint_env import JointFactory, OnJoint, joint_factories
-from parallel_envs.spelling import unknown_keyword
 from parallel_envs.threads import ClosedAtExit, one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import Options, optional_wait, reset_arguments, some_envs
+from parallel_envs.vector.arguments import Options, reset_arguments, some_envs
+from parallel_envs.vector.env_errors import env_names
 from parallel_envs.vector.infos import add_info
 from parallel_envs.vector.manager import CommonOptions
-from parallel_envs.vector.recovery import env_names
 
 ByAgent = dict[Agent, Any]
 Step = tuple[ByAgent, ByAgent, ByAgent, ByAgent, Infos]

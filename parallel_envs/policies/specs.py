@@ -22,10 +22,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from parallel_envs.checks import hint
 from parallel_envs.errors import MissingExtra
 from parallel_envs.extras import explained
 from parallel_envs.files import is_file
-from parallel_envs.spelling import hint
 from parallel_envs.trust import check_policy
 
 SHORT_NAMES = {

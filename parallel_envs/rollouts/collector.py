@@ -24,6 +24,7 @@ import numpy.typing as npt
 from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AutoresetMode
 
+from parallel_envs.checks import check_count, check_whole, suggests_keywords, yes_or_no
 from parallel_envs.engine import Unpicklable, dump_request
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import CollectionInterrupted
@@ -40,12 +41,10 @@ from parallel_envs.rollouts.rollout import (
     tree_leaves,
 )
 from parallel_envs.seeding import SeedTree
-from parallel_envs.spelling import suggests_keywords
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, task_key
 from parallel_envs.threads import one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import check_count, check_whole, yes_or_no
-from parallel_envs.vector.worker_tasks import check_number
+from parallel_envs.vector.arguments import check_number
 
 _DRAIN_SECONDS = 5.0
 _LOOK_UP_SECONDS = 0.2

@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Discrete, Space
 
+from parallel_envs.checks import check_count, check_share, check_whole, choice, is_number
 from parallel_envs.choices import Sampler, words
 from parallel_envs.extras import require
 from parallel_envs.files import write_whole
 from parallel_envs.rollouts.rollout import map_tree, put_rows, take_rows, tree_leaves
 from parallel_envs.rollouts.trajectories import Trajectory, ValueArrays
-from parallel_envs.vector.arguments import check_count, check_share, check_whole, choice, is_number
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Space
 
-from parallel_envs.engine import SharedBlock
+from parallel_envs.checks import check_count
+from parallel_envs.engine import ArrayLayout, SharedBlock
 from parallel_envs.rollouts.rollout import check_rows, map_tree, put_rows, tree_leaves
-from parallel_envs.vector.arguments import check_count
-from parallel_envs.vector.shared_arrays import Leaf, assembler, leaves, plan
+from parallel_envs.vector.shared_arrays import Leaf, assembler, leaves
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -107,20 +107,20 @@ class TrajectoryStore:
         self._no_memory = map_tree(lambda leaf: np.zeros_like(np.asarray(leaf)), memory)
         check_rows(self._no_memory, num_rows)
         seen, done = (horizon + 1, num_rows), (horizon, num_rows)
-        wanted: list[tuple[str, Any, tuple[int, ...]]] = [("header", "i8", (2, 2))]
+        wanted: dict[str, tuple[Any, tuple[int, ...]]] = {"header": ("i8", (2, 2))}
         for half in (0, 1):
             for number, leaf in enumerate(_fixed_leaves(observation_space, "observations")):
-                wanted.append((f"observations{number}.{half}", leaf.dtype, (*seen, *leaf.shape)))
+                wanted[f"observations{number}.{half}"] = leaf.dtype, (*seen, *leaf.shape)
             for number, leaf in enumerate(_fixed_leaves(action_space, "actions")):
-                wanted.append((f"actions{number}.{half}", leaf.dtype, (*done, *leaf.shape)))
+                wanted[f"actions{number}.{half}"] = leaf.dtype, (*done, *leaf.shape)
             for number, array in enumerate(tree_leaves(self._no_memory)):
-                wanted.append((f"memory{number}.{half}", array.dtype, array.shape))
-            wanted += [(f"rewards.{half}", "f4", done), (f"begins.{half}", "?", seen)]
-            wanted += [(f"{name}.{half}", "?", done) for name in _FLAGS]
-        fields, num_bytes = plan(wanted)
-        self._block = SharedBlock.create(num_bytes) if _block is None else _block
+                wanted[f"memory{number}.{half}"] = array.dtype, array.shape
+            wanted |= {f"rewards.{half}": ("f4", done), f"begins.{half}": ("?", seen)}
+            wanted |= {f"{name}.{half}": ("?", done) for name in _FLAGS}
+        layout = ArrayLayout(wanted)
+        self._block = SharedBlock.create(layout.num_bytes) if _block is None else _block
         weakref.finalize(self, self._block.close)
-        arrays = {field.name: self._block.array(field.dtype, field.shape, field.offset) for field in fields}
+        arrays = layout.views(self._block)
         self._header: npt.NDArray[np.int64] = arrays["header"]
         """Turn and number of steps of each half."""
         self._halves = [_Half(arrays, half, self._spaces, self._no_memory) for half in (0, 1)]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from parallel_envs.lazy import on_first_use as _on_first_use
+from parallel_envs.extras import on_first_use as _on_first_use
 from parallel_envs.testing.conformance import Difference as Difference
 from parallel_envs.testing.conformance import assert_same_batch as assert_same_batch
 from parallel_envs.testing.conformance import check_vector_env as check_vector_env

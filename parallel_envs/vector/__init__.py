@@ -2,7 +2,7 @@
 
 One step: `manager` checks the call, `env_batch` rings the workers and reads the answers; in each worker `worker_envs`
 holds the envs and `step_loop` steps them; actions and results lie in `shared_arrays`, infos as `infos` lays them out.
-`in_flight` holds requests that are not answered yet, `recovery` deals with failed requests.
+`recovery` holds requests that are not answered yet and deals with failed ones; `env_errors` makes their errors.
 
 The names below are loaded on first use, so that modules that need no Gymnasium can be used without loading it.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from parallel_envs.lazy import on_first_use as _on_first_use
+from parallel_envs.extras import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
     from parallel_envs.vector.manager import ParallelEnvManager, vector_entry_point

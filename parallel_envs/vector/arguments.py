@@ -1,33 +1,30 @@
-"""Checks of arguments: of single values, and of the arguments of managers, which are returned in one form.
-
-None of them calls a worker.
-"""
+"""Checks of the arguments of managers, which are returned in one form. None of them calls a worker."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import importlib.util
-import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
+from parallel_envs.checks import check_count, choice, hint, is_whole
 from parallel_envs.choices import Autoreset, words
 from parallel_envs.engine import cores_here, unpicklable_part
 from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.env_ids import is_zoo_id, nearest_id
 from parallel_envs.extras import EXTRA_OF, advice_for, require
-from parallel_envs.spelling import hint, is_one_of
-from parallel_envs.tasks import TaskSource
+from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, TaskWay, task_key
 from parallel_envs.vector.registry import portable
-from parallel_envs.vector.worker_tasks import UNSAID, TaskSettings
+from parallel_envs.vector.step_loop import NO_TASK, UNSAID, TaskSettings
 
 EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
 
@@ -44,89 +41,6 @@ _MULTI_AGENT = "parallel_envs.multiagent.MultiAgentEnvManager"
 
 _PACKAGES = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "Foraging-": "lbforaging"}
 """The packages that register ids with these beginnings."""
-
-
-# ---- single values ---------------------------------------------------------------------------------------------------
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value is a finite number. True and False are not numbers here."""
-    return _is_real(value) and (isinstance(value, int) or math.isfinite(value))  # an int may be too large for a float
-
-
-def is_whole(value: Any) -> bool:
-    """Return whether a value has an integer type. True and False do not count."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def is_share(value: Any) -> bool:
-    """Return whether a value is a number from 0 to 1."""
-    return is_number(value) and 0 <= value <= 1
-
-
-def check_whole(name: str, value: Any) -> None:
-    """Raise TypeError unless the value is a whole number."""
-    if not is_whole(value):
-        raise TypeError(f"{name}={value!r} is not a whole number.")
-
-
-def check_share(name: str, value: Any) -> None:
-    """Raise TypeError unless the value is a number, and ValueError unless it is from 0 to 1."""
-    if not _is_real(value):
-        raise TypeError(f"{name}={value!r} is not a number.")
-    if not is_share(value):
-        raise ValueError(f"{name}={value!r} is not a number from 0 to 1.")
-
-
-def check_count(name: str, value: Any, *, at_most: int | None = None, what: str = "") -> None:
-    """Raise unless the value is a whole number from 1 up. `what` says in the error text what `at_most` stands for."""
-    check_whole(name, value)
-    if value < 1:
-        raise ValueError(f"{name}={value} is too small. Give at least 1.")
-    if at_most is not None and value > at_most:
-        raise ValueError(f"{name}={value} is more than {what}. Give at most {at_most}.")
-
-
-def seconds(name: str, value: Any) -> float:
-    """Return a duration of 0 seconds or more as a float, or raise ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value >= 0:
-        raise ValueError(f"{name}={value!r} is not a number of seconds from 0 up.")
-    return float(value)
-
-
-def optional_seconds(name: str, value: Any) -> float | None:
-    """Return a duration above 0 seconds, or None for no limit (also for infinity)."""
-    if value is None or (isinstance(value, float | np.floating) and value == math.inf):
-        return None
-    if not seconds(name, value):
-        raise ValueError(f"{name}={value!r} leaves no time at all. Give a number of seconds above 0, or None.")
-    return float(value)
-
-
-def optional_wait(timeout: Any) -> None:
-    """Raise ValueError unless `timeout` is None or a duration of 0 seconds or more."""
-    if timeout is not None:
-        seconds("timeout", timeout)
-
-
-def yes_or_no(name: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name}={value!r} is neither True nor False.")
-    return bool(value)
-
-
-def choice(name: str, value: Any, choices: Iterable[str]) -> str:
-    """Return the value if it is one of the words in `choices`, else raise ValueError."""
-    known = tuple(choices)
-    if not is_one_of(value, known):
-        raise ValueError(
-            f"{name}={value!r} is unknown. Choose one of {', '.join(map(repr, known))}.{hint(value, known)}"
-        )
-    return str(value)
 
 
 # ---- envs ------------------------------------------------------------------------------------------------------------
@@ -215,7 +129,7 @@ def some_envs(env_ids: Any, num_envs: int) -> list[int]:
     is_one = isinstance(env_ids, int | np.integer | np.ndarray)
     given: list[Any] = np.ravel(np.asarray(env_ids)).tolist() if is_one else [*env_ids]  # type: ignore[misc]
     for env in given:
-        if not is_whole(env) or not -num_envs <= env < num_envs:
+        if not (type(env) is int or is_whole(env)) or not -num_envs <= env < num_envs:  # the first is quicker
             raise ValueError(
                 f"env_ids={given!r}: {env!r} is not an environment. They are numbered 0 to {num_envs - 1}, or from the "
                 f"end -1 to -{num_envs}."
@@ -357,3 +271,109 @@ def reset_arguments(options: Any, tasks: Any, env_ids: Any, num_envs: int) -> Re
         if not shared:  # nothing else was given, so an env with a `reset` without arguments works too
             return ResetArguments(envs, [None] * num_envs, tasks)
     return ResetArguments(envs, [dict(shared) for _ in range(num_envs)], tasks)
+
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+
+_LEAST, _MOST = NO_TASK + 1, (1 << 63) - 1  # the numbers of tasks that a row has room for
+
+
+def check_number(task: Task) -> None:
+    """Raise ValueError if the number of a task does not fit into its place in a row."""
+    if not is_whole(task.id) or not _LEAST <= task.id <= _MOST:
+        raise ValueError(f"The task {task.value!r} has the number {task.id!r}, which is not a whole number of 64 bits.")
+
+
+class TaskLedger:
+    """The tasks that the caller has given to each env, their numbers, and whether tasks are in use at all."""
+
+    def __init__(
+        self,
+        source: TaskSource | None,
+        ways: Sequence[TaskWay | str],
+        episodes: npt.NDArray[np.int64],
+    ) -> None:
+        self._episodes = episodes
+        self.source = source
+        self._waiting: dict[int, tuple[Any, int]] = {}
+        self.ways = tuple(ways)
+        self.active = source is not None
+        self.named: dict[int, Task] = {}
+        self._numbers: dict[bytes, int] = {}
+        for task in getattr(source, "tasks", ()):
+            self._numbers.setdefault(task_key(task.value), task.id)
+        self._taken, self._first_free = set(self._numbers.values()), 0
+        if source is not None:
+            self._check_ways(range(len(ways)))
+
+    def choices(self, tasks: Any, envs: Sequence[int]) -> dict[int, Any]:
+        """Return what each env is to play: a `Task`, `KEEP`, `RESAMPLE` or `UNSAID`. An error changes nothing."""
+        if tasks is None:
+            return dict.fromkeys(envs, UNSAID)
+        is_scalar = isinstance(tasks, np.ndarray) and not tasks.ndim  # an array without an axis cannot be iterated
+        if isinstance(tasks, str | bytes | Mapping | Set) or not isinstance(tasks, Iterable) or is_scalar:
+            raise TypeError(f"tasks={tasks!r} is not a list with one task for each environment.")
+        given = list(tasks)
+        if len(given) != len(envs):
+            raise ValueError(f"{len(given)} tasks were given for {len(envs)} environments. Give one for each.")
+        if self.source is None and any(task is RESAMPLE for task in given):
+            raise ValueError("RESAMPLE was given as a task, but there is no task_source to draw from.")
+        chosen = dict(zip(envs, given, strict=True))
+        self._check_ways([env for env, task in chosen.items() if task is not KEEP and task is not UNSAID])
+        count, first_free = len(self._numbers), self._first_free
+        try:
+            for env, task in chosen.items():
+                if isinstance(task, Task):
+                    check_number(task)
+                    chosen[env] = Task(task.value, int(task.id))
+                elif task is not KEEP and task is not RESAMPLE and task is not UNSAID:
+                    chosen[env] = Task(task, self._number_of(task))
+        except BaseException:
+            while len(self._numbers) > count:  # those given above come last
+                self._taken.discard(self._numbers.popitem()[1])
+            self._first_free = first_free
+            raise
+        return chosen
+
+    def _number_of(self, task: Any) -> int:
+        """Return the number of a value: one for each value, and one value for each number.
+
+        A task of the source has the number that it has there. A whole number is its own number, if no other task has
+        that number. Any other value gets the first free number from 0 up when it first appears, and keeps the number as
+        long as the manager lives, which takes about two hundred bytes for each (nothing for `Task`s with numbers of
+        their own). Raises TypeError if the value cannot be pickled.
+        """
+        key = task_key(task)
+        if key not in self._numbers:
+            number = int(task) if is_whole(task) and _LEAST <= task <= _MOST else None
+            if number is None or number in self._taken:
+                while self._first_free in self._taken:
+                    self._first_free += 1
+                number = self._first_free
+            self._numbers[key] = number
+            self._taken.add(number)
+        return self._numbers[key]
+
+    def next_of(self, env: int) -> Any:
+        """Return the task for a new env in the place of a failed one: the task given last, unless the source draws."""
+        task, episode = self._waiting.get(env, (UNSAID, -1))
+        if task is not UNSAID and episode == self._episodes[env]:
+            return task
+        return UNSAID if self.source is not None else self.named.get(env, UNSAID)
+
+    def note(self, chosen: Mapping[int, Any], later: bool = False) -> None:
+        """Record tasks that were given. `later`: for the episodes after the present ones."""
+        for env, task in chosen.items():
+            if later and task is not KEEP:
+                self._waiting[env] = task, self._episodes[env]
+            if isinstance(task, Task):
+                self.named[env] = task
+                self.active = True
+            elif task is RESAMPLE:
+                self.named.pop(env, None)
+
+    def _check_ways(self, envs: Iterable[int]) -> None:
+        for env in envs:
+            way = self.ways[env]
+            if isinstance(way, str):
+                raise TypeError(f"Env {env} was to be given a task. {way}")

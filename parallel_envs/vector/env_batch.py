@@ -32,9 +32,10 @@ from parallel_envs.engine import (
     picklable,
     unpicklable_part,
 )
-from parallel_envs.errors import StepTimeout, WorkerStartError
+from parallel_envs.engine.worker_group import LEAST_START_SECONDS
+from parallel_envs.errors import EnvError, StepTimeout, WorkerStartError
+from parallel_envs.vector.env_errors import env_error, step_timeout, worker_died, worker_error
 from parallel_envs.vector.infos import Info, InfoReader
-from parallel_envs.vector.recovery import env_error, step_timeout, worker_died, worker_error
 from parallel_envs.vector.registry import OwnedEnvs, Registrations
 from parallel_envs.vector.shared_arrays import (
     AUTORESET_SECONDS,
@@ -51,16 +52,13 @@ from parallel_envs.vector.shared_arrays import (
     unknown_parts,
     unpacked,
 )
-from parallel_envs.vector.worker_envs import AnyEnv, EnvDescription, PipedReply, ResetRequest, WorkerEnvs, bell_argument
-from parallel_envs.vector.worker_tasks import NO_TASK, TaskSettings
-
-Rows = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
+from parallel_envs.vector.step_loop import NO_TASK, AnyEnv, PipedReply, ResetRequest, TaskSettings, bell_argument
+from parallel_envs.vector.worker_envs import EnvDescription, WorkerEnvs
 
 _TASK_COLUMNS = ("task_id", "_task_id", "episode_index", "_episode_index")
 
 _CONSTRUCTION = "its construction"
 _REMAKING = f"{_CONSTRUCTION}, while it was made anew (envs.restart(env_ids) tries again)"
-_LEAST_START_SECONDS = 5.0
 _MOST_STACKS = 4  # more stacks make the error too long to read
 
 
@@ -90,7 +88,9 @@ class EnvBatch:
         slices: The envs of each worker: contiguous, and as even as possible, with the larger slices first.
         owner: The worker of each env.
         key: The key of the `WorkerEnvs` in each worker.
+        mode: The autoreset mode of all workers, also of those that replace others.
         observation_spaces, action_spaces: The space of one env, and the space of the batch.
+        episodes: The number of the episode that each env is in; -1 before the first.
         tells_tasks: Whether tasks are in use, so that infos contain them.
     """
 
@@ -107,7 +107,7 @@ class EnvBatch:
         tasks: TaskSettings,
     ) -> None:
         self.num_envs = len(factories)
-        self._factories, self._mode, self._tasks = factories, autoreset_mode, tasks
+        self._factories, self.mode, self._tasks = factories, autoreset_mode, tasks
         self._start_timeout, self._preload = settings.start_timeout, settings.preload[1:]  # without our own module
         parts = np.array_split(np.arange(self.num_envs), num_workers)
         self.slices = tuple(range(int(part[0]), int(part[-1]) + 1) for part in parts)
@@ -169,7 +169,7 @@ class EnvBatch:
         for worker in workers:
             held = self.slices[worker]
             own = [factories[env] for env in held]
-            arguments = (self.key, WorkerEnvs, held.start, own, self._mode, registrations, tasks)
+            arguments = (self.key, WorkerEnvs, held.start, own, self.mode, registrations, tasks)
             calls[worker] = Call(HOST, "build", arguments, keywords)
         try:
             built = self.pool.send(calls)
@@ -210,9 +210,9 @@ class EnvBatch:
         with advice_on_too_many_files():
             self.arrays = SharedArrays(sent, leaves(action), self.num_envs, self.pool.num_workers, num_sets)
         self._has_arrays = True
-        self._task_ids, self._episodes = self.arrays.rows["task_id"], self.arrays.rows["episode_index"]
+        self._task_ids, self.episodes = self.arrays.rows["task_id"], self.arrays.rows["episode_index"]
         self._task_ids[:] = NO_TASK
-        self._episodes[:] = -1
+        self.episodes[:] = -1
         self._all_rows = np.ones(self.num_envs, np.bool_)
         self.actions = ActionWriter(self.arrays, action)
         self._info_reader = InfoReader(self.arrays.info_schemas, self.arrays.info_rows)
@@ -286,10 +286,6 @@ class EnvBatch:
         """Reset some envs."""
         return self.ask("reset", {request.env: request for request in requests}, which_set)
 
-    def report_lost(self, envs: Sequence[int], which_set: int) -> PendingRequest:
-        """Ask revived envs for the rows of a step that their predecessors did not answer."""
-        return self.ask("report_lost", envs, which_set)
-
     def ask(self, method: str, envs: Sequence[int] | Mapping[int, Any], *args: Any) -> PendingRequest:
         """Call a method of `WorkerEnvs` in the workers of some envs. The label of the request lists the envs. The first
         argument of the method is the part of `envs` (a list of envs, or a dict by env) that belongs to the worker;
@@ -344,14 +340,18 @@ class EnvBatch:
                 for schema in reply.value.schemas if isinstance(reply.value, PipedReply) else ():
                     self._info_reader.learn(schema)
 
-    def observations(self, which_set: int, *, copied: bool) -> Any:
-        """Return the latest observation of every env."""
-        columns = self._sets[which_set]
-        if not copied:
-            return self._assemble([tuple(column) if isinstance(column, list) else column for column in columns])
-        return self._assemble(
-            [tuple(map(snapshot, column)) if isinstance(column, list) else column.copy() for column in columns]
-        )
+    def observations(self, which_set: int, envs: npt.NDArray[np.intp] | None = None, *, copied: bool = True) -> Any:
+        """Return the latest observations of `envs` (None: of all)."""
+        values: list[Any] = []
+        for column in self._sets[which_set]:
+            if isinstance(column, list):
+                rows = column if envs is None else [column[env] for env in envs]
+                values.append(tuple(map(snapshot, rows) if copied else rows))
+            elif envs is not None:
+                values.append(column[envs])
+            else:
+                values.append(column.copy() if copied else column)
+        return self._assemble(values)
 
     def move_rows(self, before: int, after: int, rows: npt.NDArray[np.bool_]) -> None:
         """Copy rows of observations from one set to another."""
@@ -361,17 +361,6 @@ class EnvBatch:
                     target[row] = source[row]
             else:
                 target[rows] = source[rows]
-
-    def rows(self, envs: npt.NDArray[np.intp], which_set: int) -> Rows:
-        """Return observations, rewards and flags of these envs."""
-        observations = self._assemble(
-            [
-                tuple(snapshot(column[env]) for env in envs) if isinstance(column, list) else column[envs]
-                for column in self._sets[which_set]
-            ]
-        )
-        arrays = self.arrays
-        return observations, arrays.rewards[envs], arrays.terminated[envs], arrays.truncated[envs]
 
     def single(self, env: int, which_set: int, pickled: Mapping[int, Info]) -> tuple[Any, float, bool, bool, Info]:
         """Return the results of one env as the env itself would return them from a step."""
@@ -404,7 +393,7 @@ class EnvBatch:
         infos = self._info_reader.batch(envs, pickled)
         if not self.tells_tasks:
             return infos
-        tasks, episodes, mask = self._task_ids, self._episodes, self._all_rows.copy()
+        tasks, episodes, mask = self._task_ids, self.episodes, self._all_rows.copy()
         if envs is not None:
             tasks, episodes, mask = tasks[envs], episodes[envs], mask[: len(envs)]
         if only is not None:
@@ -428,10 +417,6 @@ class EnvBatch:
             if row["task_id"] != NO_TASK:
                 info = {"task_id": int(row["task_id"]), **info}
         return info
-
-    def episode_of(self, env: int) -> int:
-        """Return the number of the episode that an env is in; -1 before the first."""
-        return int(self.arrays.rows["episode_index"][env])
 
     def stats(self, restarts: Sequence[int]) -> list[dict[str, Any]]:
         """Return the statistics of each worker (see `ParallelEnvManager.stats`)."""
@@ -457,25 +442,21 @@ class EnvBatch:
 
     # ---- replacing ------------------------------------------------------------------------------------------------
 
-    def use_autoreset_mode(self, mode: AutoresetMode) -> None:
-        """Use this mode in all workers, also in workers that replace others."""
-        self._mode = mode
-        self.tell_all("change", mode)
-
     def use_tasks(self) -> None:
         """Tell all workers that tasks are in use, also workers that replace others."""
         self.tells_tasks = True
         self._tasks = dataclasses.replace(self._tasks, in_use=True)
-        self._inherited_tasks = Inherited(self._tasks)
+        if self._inherited is not None:
+            self._inherited_tasks = Inherited(self._tasks)
         self.tell_all("set_tasks", {})
 
     def replace(self, worker: int, timeout: float | None = None) -> None:
         """Start a fresh worker with fresh envs in the place of one that is dead or hangs. Raise `WorkerStartError` if
         the process does not run within `start_timeout` or within `timeout`. `timeout` belongs to a step or a reset,
-        which may be far shorter than the start of a process, so it counts as at least 5 seconds.
+        which may be far shorter than the start of a process, so it counts as at least `LEAST_START_SECONDS`.
         """
         self._unmade.add(worker)
-        longest = [] if timeout is None else [max(timeout, _LEAST_START_SECONDS)]
+        longest = [] if timeout is None else [max(timeout, LEAST_START_SECONDS)]
         longest += [] if self._start_timeout is None else [self._start_timeout]
         self.pool.restart(worker, min(longest, default=None))
         self._build((worker,))
@@ -529,12 +510,6 @@ class EnvBatch:
                 faults.envs.update(reply.value.failures)
         return faults
 
-    def unanswered(self, pending: PendingRequest) -> list[int]:
-        """Return the envs that have raised or died instead of answering, as far as is known."""
-        deaths, workers, envs = self.faults(pending)
-        dead = [env for worker in deaths for env in self.slices[worker]]
-        return sorted({*dead, *(env for asked, _ in workers.values() for env in asked), *envs})
-
     def dead_workers(self, pending: PendingRequest) -> dict[int, Death]:
         """Return the workers that died instead of answering and have not been replaced since."""
         return {
@@ -556,14 +531,15 @@ class EnvBatch:
         for worker, (asked, failure) in faults.workers.items():
             raise worker_error(failure, worker, asked, doing)
         if faults.envs:
-            raise env_error(faults.envs, self.raised_during(faults.envs, doing))
+            raise self.env_fault(faults.envs, doing)
         for worker, death in faults.deaths.items():  # of workers that have been replaced since
             raise worker_died(death, self.slices[worker], doing)
 
-    def raised_during(self, envs: Iterable[int], doing: str) -> str:
-        """Return `doing`, or that the first of these envs could not be made again, if it raised for that reason."""
-        env = min(envs)
-        return _REMAKING if env in self._missing or self.owner[env] in self._unmade else doing
+    def env_fault(self, failures: Mapping[int, Failure], doing: str) -> EnvError:
+        """Return the error of envs that raised, or that could not be made again."""
+        env = min(failures)
+        is_missing = env in self._missing or self.owner[env] in self._unmade
+        return env_error(failures, _REMAKING if is_missing else doing)
 
     def timeout(self, doing: str, seconds: float | None, envs: Sequence[int], *, advice: str = "") -> StepTimeout:
         """Return the error for envs that did not answer in time, with the stacks of their workers."""

@@ -75,19 +75,6 @@ class Schema:
     def packer(self) -> struct.Struct:
         return struct.Struct("=" + "".join(_CODES[kind] for kind in self.types))
 
-    @cached_property
-    def row_dtype(self) -> np.dtype[Any]:
-        """Return the dtype with which NumPy reads the packed values of one env."""
-        sizes = [struct.calcsize("=" + _CODES[kind]) for kind in self.types]
-        return np.dtype(
-            {
-                "names": [f"f{position}" for position in range(len(sizes))],
-                "formats": [np.dtype(kind) for kind in self.types],
-                "offsets": [sum(sizes[:position]) for position in range(len(sizes))],
-                "itemsize": INFO_BYTES,
-            }
-        )
-
     @property
     def fits(self) -> bool:
         """Return whether such an info fits in shared memory, and `number` means the same in every process."""
@@ -199,7 +186,8 @@ class InfoReader:
     def learn(self, schema: Schema) -> None:
         if schema.number not in self._schemas:
             self._schemas[schema.number] = schema
-            table = self._rows.view(schema.row_dtype)[:, 0]
+            packed = np.dtype([(f"f{position}", kind) for position, kind in enumerate(schema.types)])
+            table = self._rows[:, : packed.itemsize].view(packed)[:, 0]
             self._columns[schema.number] = [
                 (path, kind, table[f"f{position}"])
                 for position, (path, kind) in enumerate(zip(schema.paths, schema.types, strict=True))

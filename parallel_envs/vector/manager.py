@@ -17,6 +17,16 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from parallel_envs.checks import (
+    check_count,
+    choice,
+    optional_seconds,
+    optional_wait,
+    seconds,
+    suggests_keywords,
+    unknown_keyword,
+    yes_or_no,
+)
 from parallel_envs.choices import Autoreset, Backend, ObservationMode, OnFailure, StartMethod, words
 from parallel_envs.engine import (
     Failure,
@@ -27,30 +37,31 @@ from parallel_envs.engine import (
     pin_workers,
     unpicklable_part,
 )
-from parallel_envs.engine.worker_group import RestartBudget
+from parallel_envs.engine.worker_group import MAX_RESTARTS, RESTART_WINDOW, RestartBudget
 from parallel_envs.errors import EnvError
 from parallel_envs.seeding import SeedTree
-from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
 from parallel_envs.threads import NOT_HELD, CallGuard, one_thread
 from parallel_envs.vector import arguments
-from parallel_envs.vector.arguments import EnvFactory, EnvIds, Options, Seed
+from parallel_envs.vector.arguments import EnvFactory, EnvIds, Options, Seed, TaskLedger
 from parallel_envs.vector.env_batch import EnvBatch
-from parallel_envs.vector.in_flight import EnvRequest, InFlight, PendingCall, State
+from parallel_envs.vector.env_errors import env_error, env_names, unreadable_result
 from parallel_envs.vector.infos import Info
 from parallel_envs.vector.recovery import (
+    ENDS,
     WAIT_ADVICE,
     Awaited,
+    EnvRequest,
+    InFlight,
+    PendingCall,
     Recovery,
     Retry,
-    env_error,
-    env_names,
-    unreadable_result,
+    State,
 )
 from parallel_envs.vector.remotes import Remote, RemoteMethod, RemoteRequests
 from parallel_envs.vector.shared_arrays import unpacked
-from parallel_envs.vector.worker_envs import Method, ResetRequest, bell_argument
-from parallel_envs.vector.worker_tasks import UNSAID, TaskLedger, TaskSetter
+from parallel_envs.vector.step_loop import UNSAID, ResetRequest, TaskSetter, bell_argument
+from parallel_envs.vector.worker_envs import Method
 
 Infos = Any
 """`dict[str, Any]`; with `infos_list` `list[dict[str, Any]]`."""
@@ -121,10 +132,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         copy: False: observations are views of shared memory that stay valid until the step after next. A request that
             is refused changes nothing, and an environment that fails keeps its latest observation.
         context: How workers are started: `"forkserver"` (default on Linux), `"spawn"`, or `"fork"`, which forks them
-            from this process. With `"fork"` workers inherit the callables, and nothing is pickled: a callable may hold
-            a lock, an open file or a generator. A replaced worker is forked from this process too, and has the
-            callables in their state at that time. Locks that other threads hold stay locked in workers, and a GPU that
-            this process uses cannot be used there.
+            from this process. With `"fork"` workers, also replaced ones, inherit the callables as they are then, and
+            nothing is pickled: a callable may hold a lock or an open file. Locks that other threads hold stay locked
+            in workers, and a GPU that this process uses cannot be used there.
         daemon: Accepted for compatibility with AsyncVectorEnv. Workers always end with this process, and their
             environments may always start children.
         num_envs: With an id: the number of environments to make.
@@ -151,16 +161,13 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         max_restarts: With `on_failure="restart"`: the number of times that each worker may be restarted within
             `restart_window` seconds. The next failure of the worker is raised.
         restart_window: See `max_restarts`. The seconds in which a deadline ran out are not counted.
-        infos_list: True: `reset`, `step` and `recv` return infos as a list with one dict for each row, instead of
-            Gymnasium's dict of arrays. Each dict is as its environment returned it, with `final_info` and `final_obs`;
-            it is empty for environments that were not reset by a reset. Gymnasium's vector wrappers that read infos
-            need the dict of arrays.
+        infos_list: True: `reset`, `step` and `recv` return infos as a list with one dict for each row, as its
+            environment returned it, with `final_info` and `final_obs`; empty for environments that a reset left alone.
+            Gymnasium's vector wrappers that read infos need the dict of arrays.
         preload: Modules that the environments import, such as `("torch",)`. They are imported once, in the process that
-            workers are forked from, rather than in each worker: with forkserver in its own process (with the
-            environment variables that it was started with), with `context="fork"` in this process. With `"spawn"` each
-            worker imports them; backends `"thread"` and `"serial"` import them here. A module that cannot be imported
-            raises an ImportError. Eight workers with torch took 4.2 s and 1.18 GB to start without, 1.1 s and 0.20 GB
-            with it.
+            workers are forked from (with `context="fork"`, and backends `"thread"` and `"serial"`: in this process),
+            rather than in each worker; with `"spawn"` in each. A module that cannot be imported raises an ImportError.
+            Eight workers with torch took 4.2 s and 1.18 GB to start without, 1.1 s and 0.20 GB with it.
 
     Attributes:
         env_fns: One callable for each environment. With an id, the callables call `gymnasium.make`.
@@ -191,8 +198,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         step_timeout: float | None = None,
         reset_timeout: float | None = None,
         start_timeout: float | None = None,
-        max_restarts: int = 10,
-        restart_window: float = 600.0,
+        max_restarts: int = MAX_RESTARTS,
+        restart_window: float = RESTART_WINDOW,
         task_source: TaskSource | None = None,
         task_setter: TaskSetter | None = None,
         infos_list: bool = False,
@@ -205,21 +212,19 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.shared_memory, self.context, self.daemon = shared_memory, context, daemon
         self.num_envs = len(factories)
         self.num_workers = self.num_envs if num_workers is None else num_workers
-        arguments.check_count(
-            "num_workers", self.num_workers, at_most=self.num_envs, what=f"the {self.num_envs} environments"
-        )
-        self.on_failure = arguments.choice("on_failure", on_failure, words(OnFailure))
-        self.step_timeout = arguments.optional_seconds("step_timeout", step_timeout)
-        self.reset_timeout = arguments.optional_seconds("reset_timeout", reset_timeout)
-        arguments.check_count("max_restarts", max_restarts)
-        budget = RestartBudget(max_restarts, arguments.seconds("restart_window", restart_window))
+        check_count("num_workers", self.num_workers, at_most=self.num_envs, what=f"the {self.num_envs} environments")
+        self.on_failure = choice("on_failure", on_failure, words(OnFailure))
+        self.step_timeout = optional_seconds("step_timeout", step_timeout)
+        self.reset_timeout = optional_seconds("reset_timeout", reset_timeout)
+        check_count("max_restarts", max_restarts)
+        budget = RestartBudget(max_restarts, seconds("restart_window", restart_window))
         if threads_per_worker is not None:
-            arguments.check_count("threads_per_worker", threads_per_worker)
+            check_count("threads_per_worker", threads_per_worker)
         if shared_memory is not None:
-            arguments.yes_or_no("shared_memory", shared_memory)
+            yes_or_no("shared_memory", shared_memory)
         self.autoreset_mode = arguments.autoreset(autoreset_mode)
-        self.copy = arguments.yes_or_no("copy", copy)
-        self.infos_list = arguments.yes_or_no("infos_list", infos_list)
+        self.copy = yes_or_no("copy", copy)
+        self.infos_list = yes_or_no("infos_list", infos_list)
         modules = arguments.modules("preload", preload)
         self._settles = isinstance(cpu_affinity, str) and cpu_affinity == "auto"
         settings = PoolSettings(
@@ -229,7 +234,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             affinity=None if self._settles else arguments.affinity(cpu_affinity),
             preload=("parallel_envs.vector.worker_envs", *modules),
             name="env worker",
-            start_timeout=arguments.optional_seconds("start_timeout", start_timeout),
+            start_timeout=optional_seconds("start_timeout", start_timeout),
         )
         self._batch = batch = EnvBatch(
             factories,
@@ -242,7 +247,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             tasks=arguments.task_settings(task_source, task_setter, self.num_envs),
         )
         try:
-            self._tasks = TaskLedger(task_source, batch.task_ways, batch.episode_of)
+            self._tasks = TaskLedger(task_source, batch.task_ways, batch.episodes)
             automatic = on_failure == "restart"
             self._recovery = Recovery(batch, self._tasks, budget, self.reset_timeout, automatic=automatic)
         except BaseException:
@@ -265,7 +270,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._failed_wait: tuple[str, float | None] = ("", None)
         self._calling = ""
         self._call_envs: list[int] = []
-        self._stop = self._recovery.has_new_deaths  # stored, since making a bound method costs time at each step
+        self._stop = self._recovery.new_deaths  # stored, since making a bound method costs time at each step
         self._in_flight = InFlight(batch, self._recovery, self.step_timeout, self.reset_timeout)
         self._num_steps = 0
 
@@ -296,7 +301,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Returns:
             The latest observation of every environment, and the infos of those that were reset.
         """
-        arguments.optional_wait(timeout)
+        optional_wait(timeout)
         self.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
         return self.reset_wait(timeout)
 
@@ -356,7 +361,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def step(self, actions: Any, timeout: float | None = None) -> Batch:
         """Step every environment. Environments whose episode has ended are reset as `autoreset_mode` says."""
         if timeout is not None:
-            arguments.optional_wait(timeout)
+            optional_wait(timeout)
         guard = self._guard
         lock = guard.lock
         try:  # the same as `one_thread`, which costs too much time here
@@ -406,7 +411,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         seconds = self.step_timeout if timeout is None else timeout
         batch = self._batch
         requests = self._finish(
-            State.STEP, f"step {self._num_steps + 1}", seconds, lambda envs: batch.report_lost(envs, self._set)
+            State.STEP, f"step {self._num_steps + 1}", seconds, lambda envs: batch.ask("report_lost", envs, self._set)
         )
         self._num_steps += 1
         if self._num_steps == _STEPS_TO_SETTLE and self._settles:
@@ -503,7 +508,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return self._recv(min_envs, timeout, True)
 
     def _recv(self, min_envs: int, timeout: float | None, as_list: bool) -> Received:
-        arguments.check_count("min_envs", min_envs)
+        check_count("min_envs", min_envs)
         self._pending.check_begun(State.SEND)
         if min_envs > len(self._in_flight):
             raise ValueError(
@@ -512,7 +517,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             )
         answered, pickled = self._receive(lambda: self._in_flight.answered(min_envs), timeout)
         envs = np.array([request.env for request in answered], np.intp)
-        return envs, *self._batch.rows(envs, self._set), self._batch.infos(pickled, envs, as_list=as_list)
+        batch, arrays = self._batch, self._batch.arrays
+        observations, infos = batch.observations(self._set, envs), batch.infos(pickled, envs, as_list=as_list)
+        return envs, observations, arrays.rewards[envs], arrays.terminated[envs], arrays.truncated[envs], infos
 
     @one_thread
     def recv_env(self, env: int, timeout: float | None = None) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -545,8 +552,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Waits until there are at least `min_envs`, or `timeout` seconds have passed (None: no limit).
         """
         self._pending.check_open("ready")
-        arguments.check_count("min_envs", min_envs)
-        arguments.optional_wait(timeout)
+        check_count("min_envs", min_envs)
+        optional_wait(timeout)
         return self._in_flight.ready(min(min_envs, len(self._in_flight)), timeout)
 
     @property
@@ -560,12 +567,14 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         With `backend="serial"` environments work only while the caller asks for answers, so each look runs one.
         """
         self._pending.check_open("ready_ids")
-        return self._in_flight.ready_ids()
+        if any(not request.pending.done for request in self._in_flight):
+            self._batch.pool.pump(0.0)
+        return [request.env for request in self._in_flight.answered(1)]
 
     @property
     def late(self) -> list[int]:
         """The environments that have not answered by their deadline. `recv` deals with them without waiting."""
-        return self._in_flight.late()
+        return [request.env for request in self._in_flight.late()]
 
     @property
     def workers_of(self) -> tuple[int, ...]:
@@ -645,7 +654,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Reset environments whose episodes have ended as this mode says. Call this before the first reset."""
         self._become_idle("use_autoreset_mode")
         self.autoreset_mode = self.metadata["autoreset_mode"] = mode
-        self._batch.use_autoreset_mode(mode)
+        self._batch.mode = mode
+        self._batch.tell_all("change", mode)
 
     # ---- attributes and methods of the envs -----------------------------------------------------------------------
 
@@ -664,7 +674,6 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._begin_call(f"call of {name!r}", arguments.some_envs(env_ids, self.num_envs), "call", name, args, kwargs)
 
     def _begin_call(self, doing: str, envs: Sequence[int], method: str, *args: Any) -> None:
-        """Begin a call that `call_wait` ends."""
         self._call_envs, self._calling = list(envs), doing
         self._ask(method, envs, *args)
 
@@ -689,7 +698,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """
         if not callable(fn):
             raise TypeError(f"fn={fn!r} cannot be called. Give a function of an environment.")
-        arguments.optional_wait(timeout)
+        optional_wait(timeout)
         self._become_idle("apply")
         envs, doing = arguments.some_envs(env_ids, self.num_envs), getattr(fn, "__name__", type(fn).__name__)
         try:
@@ -820,13 +829,20 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
         A warning is given if a `reset_async`, `step_async` or `call_async` was never waited for.
         """
-        seconds = 5.0 if timeout is None else arguments.seconds("timeout", timeout)
-        # During another call the manager is closed by another thread or a signal handler: then nothing is forgotten.
-        forgotten = None if self._guard.is_held else self._pending.forgotten()
-        self._pending.closed = True
-        self._batch.close(0.2 if terminate else seconds)
-        if forgotten is not None:  # last, so that the workers have ended even where warnings are errors
-            gymnasium.logger.warn(forgotten, stacklevel=_CALLER_OF_CLOSE)
+        limit = 5.0 if timeout is None else seconds("timeout", timeout)
+        call = self._pending
+        # A request that was waited for is not forgotten: the wait has raised (a timeout, a dead worker, Ctrl-C). During
+        # another call the manager is closed by another thread or a signal handler: then nothing is forgotten either.
+        is_open = not (self._guard.is_held or call.closed or call.pool.closed)
+        is_forgotten = is_open and call.state in (State.RESET, State.STEP, State.CALL) and not call.waited_for
+        call.closed = True
+        self._batch.close(0.2 if terminate else limit)
+        if is_forgotten:  # last, so that the workers have ended even where warnings are errors
+            gymnasium.logger.warn(
+                f"Calling `close` while waiting for a pending call to `{call.state.value}` to complete. Its results "
+                f"are lost: call `{ENDS[call.state]}()` first to get them.",
+                stacklevel=_CALLER_OF_CLOSE,
+            )
 
     def __enter__(self) -> ParallelEnvManager:
         return self
@@ -868,7 +884,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         assert pending is not None
         call.waited_for = True
         if timeout is not None:
-            until = time.monotonic() + arguments.seconds("timeout", timeout)
+            until = time.monotonic() + seconds("timeout", timeout)
         requests = [pending]
         if not pool.wait(pending, timeout, self._stop) or pending.replies:
             job = Awaited(pending, doing, timeout, retry)
@@ -896,17 +912,21 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def _take_in_failed(self, pending: PendingRequest) -> None:
         """Store the answers of a failed request. With `copy=False`, envs that failed keep their latest observations."""
-        self._batch.take_in([pending], self._set)
-        if self._pending.state is not State.CALL and not self.copy and (failed := self._batch.unanswered(pending)):
-            rows = np.zeros(self.num_envs, np.bool_)
-            rows[failed] = True
-            self._batch.move_rows(self._next_set, self._set, rows)
+        batch = self._batch
+        batch.take_in([pending], self._set)
+        if self._pending.state is State.CALL or self.copy:
+            return
+        deaths, workers, envs = batch.faults(pending)
+        failed = {*envs, *(env for worker in deaths for env in batch.slices[worker])}
+        rows = np.zeros(self.num_envs, np.bool_)
+        rows[sorted(failed.union(*(asked for asked, _ in workers.values())))] = True
+        batch.move_rows(self._next_set, self._set, rows)
 
     def _become_idle(self, asked: str) -> None:
         """Raise unless a request may be made. A request that has failed is dropped first."""
         if self._pending.failed and not self._pending.closed:
             self._drop_failed()
-        self._pending.check_idle(asked)
+        self._pending.check_open(asked, State.IDLE)
 
     def _drop_failed(self) -> None:
         """Drop a request that has failed, once all envs that are still busy with it have answered.

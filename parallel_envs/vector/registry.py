@@ -129,11 +129,9 @@ def portable(spec: EnvSpec) -> EnvSpec:
 
 
 class OwnedEnvs:
-    """Records which object belongs to which env, in one process. Several threads may use one `OwnedEnvs`. `[lambda: env
-    for _ in range(4)]` makes four factories of one env. If they are called in one process (a worker with several envs,
-    or any worker of the serial and thread backends), all four envs would be the same object, and a step of one would be
-    a step of all. Envs that are made in different processes are separate copies. A reference to each object is kept, so
-    that no new object can get the same `id`.
+    """Records which object belongs to which env, in one process, for any number of threads. `[lambda: env for _ in
+    range(4)]` makes four factories of one env: called in one process, a step of one would be a step of all. A reference
+    to each object is kept, so that no new object can get the same `id`.
     """
 
     def __init__(self) -> None:
@@ -164,9 +162,8 @@ class OwnedEnvs:
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """Yield an env and, if the env is a wrapper, the env inside, and so on. Other parts of an env are not yielded: envs
-    may share them (a simulator that serves several, for example). An object is a wrapper if its class defines
-    `unwrapped` and its `unwrapped` is not the object itself.
+    """Yield an env and, if it is a wrapper (its `unwrapped` is another object), the env inside, and so on. Other parts,
+    such as a simulator, may be shared.
 
     Attributes are read by name and never through `__dict__`: once `__dict__` of an object has been read, Python keeps
     its attributes in a slower form, and each later step of the env would be slower.

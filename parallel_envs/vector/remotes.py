@@ -18,21 +18,17 @@ from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.spaces import Space
 
+from parallel_envs.checks import is_whole
 from parallel_envs.threads import one_thread
-from parallel_envs.vector.arguments import is_whole
 from parallel_envs.vector.shared_arrays import assembler, leaves
 
 if TYPE_CHECKING:
     from parallel_envs.vector.manager import ParallelEnvManager
 
-_DATA = {
-    "reset": "a dict, or None",
-    "step": "an action, or {'action': ...}",
-    "get_attr": "{'name': ...}",
-    "seed": "a whole number",
-    "close": "None",
-}
-"""The words of requests, and the data that each needs."""
+_REQUESTS = (
+    "('reset', a dict or None), ('step', an action, or {'action': ...}), ('get_attr', {'name': ...}), "
+    "('seed', a whole number) or ('close', None)"
+)
 
 
 class RemoteMethod:
@@ -85,37 +81,35 @@ class Remote:
         n})`, `("seed", s)` for the next reset, or `("close", None)`, which leaves closing to the manager. The answer to
         a "get_attr" that names a method is a `RemoteMethod`: the method runs when that is called.
         """
-        given: Any = request
-        if not isinstance(given, tuple) or len(given) != 2 or given[0] not in tuple(_DATA):
-            raise ValueError(
-                f"{request!r} was sent to remote {self._env}. Send a pair of one of {[*_DATA]} and its data."
-            )
-        common, env, (word, data) = self._common, self._env, given
-        if not self._fits(word, data):
-            raise ValueError(f"{request!r} was sent to remote {env}. Its data must be {_DATA[word]}.")
+        common, env = self._common, self._env
         if self._is_waiting():
             raise AlreadyPendingCallError(
                 f"`send` was called on remote {env}, whose last request, {common.asked[env]!r}, has yet to be "
                 "received. Call `recv` first.",
                 common.asked[env],
             )
-        match word:
-            case "reset":
-                data = dict(data or {})
-                tasks = [data.pop("task")] if "task" in data else None
-                seed = data.pop("seed", common.seeds.get(env))
-                self._manager.send_reset([env], seed=[seed], options=data or None, tasks=tasks)
+        given: Any = request
+        match given if isinstance(given, tuple) else None:  # a list would match the patterns too
+            case ("reset", data) if isinstance(data, Mapping | None):
+                options = dict(data or {})
+                tasks = [options.pop("task")] if "task" in options else None
+                seed = options.pop("seed", common.seeds.get(env))
+                self._manager.send_reset([env], seed=[seed], options=options or None, tasks=tasks)
                 common.seeds.pop(env, None)
-            case "step":
+            case ("step", data) if self._is_action(data) or (isinstance(data, Mapping) and "action" in data):
                 action = data if self._is_action(data) else data["action"]
                 parts = [(leaf, leaf.of(action)) for leaf in common.leaves]
                 rows = [np.asarray(part)[None] if leaf.fixed else (part,) for leaf, part in parts]
                 self._manager.send(common.assemble(rows), env_ids=[env])
-            case "get_attr":
-                common.answers[env] = self._manager._look_up(data["name"], env)
-            case "seed":
-                common.answers[env] = common.seeds[env] = int(data)
-        common.asked[env] = word
+            case ("get_attr", {"name": name}):
+                common.answers[env] = self._manager._look_up(name, env)
+            case ("seed", seed) if is_whole(seed):
+                common.answers[env] = common.seeds[env] = int(seed)
+            case ("close", _):
+                pass
+            case _:
+                raise ValueError(f"{request!r} was sent to remote {env}. Send one of these: {_REQUESTS}.")
+        common.asked[env] = given[0]
 
     @one_thread
     def recv(self, timeout: float | None = None) -> tuple[str, Any]:
@@ -146,16 +140,3 @@ class Remote:
         names = self._common.names
         inner = data.get("action")
         return names <= data.keys() and not (isinstance(inner, Mapping) and names <= inner.keys())
-
-    def _fits(self, word: str, data: Any) -> bool:
-        """Return whether the data of a request are of the form that its word asks for."""
-        match word:
-            case "reset":
-                return isinstance(data, Mapping | None)
-            case "step":
-                return self._is_action(data) or (isinstance(data, Mapping) and "action" in data)
-            case "get_attr":
-                return isinstance(data, Mapping) and "name" in data
-            case "seed":
-                return is_whole(data)
-        return True

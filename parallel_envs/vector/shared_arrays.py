@@ -14,6 +14,7 @@ no lock is needed.
 from __future__ import annotations
 
 import copy
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,9 +27,9 @@ from gymnasium.spaces import Sequence as SequenceSpace
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
-from parallel_envs.engine import SharedBlock, dump_reply, load_reply
-from parallel_envs.spelling import hint
-from parallel_envs.vector.recovery import env_names
+from parallel_envs.checks import hint
+from parallel_envs.engine import ArrayLayout, SharedBlock, dump_reply, load_reply
+from parallel_envs.vector.env_errors import env_names
 
 _FIXED = (Box, Discrete, MultiDiscrete, MultiBinary)
 _KNOWN = (*_FIXED, Dict, Tuple, Graph, OneOf, SequenceSpace, Text)
@@ -211,11 +212,8 @@ NOT_STEPPED, RESET_SECONDS, AUTORESET_SECONDS, MESSAGE_STEP_SECONDS, COUNTERS = 
 that were asked for, in autoresets, and in steps that were asked for by message.
 """
 
-_ALIGNMENT = 64  # a cache line, so that no two arrays share one
 
-
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """An array in a block: its name, its dtype and shape, and the offset where it starts."""
 
     name: str
@@ -226,12 +224,8 @@ class Field:
 
 def plan(arrays: Sequence[tuple[str, Any, tuple[int, ...]]]) -> tuple[tuple[Field, ...], int]:
     """Return places in one block for arrays of (name, dtype, shape), and the bytes that the block needs."""
-    fields, end = [], 0
-    for name, dtype, shape in arrays:
-        fields.append(Field(name, np.dtype(dtype), shape, end))
-        num_bytes = fields[-1].dtype.itemsize * int(np.prod(shape))
-        end += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
-    return tuple(fields), end
+    layout = ArrayLayout(dict(enumerate((dtype, shape) for _, dtype, shape in arrays)))
+    return tuple(Field(arrays[at][0], *place) for at, place in layout.places.items()), layout.num_bytes
 
 
 class SharedArrays:
@@ -253,21 +247,21 @@ class SharedArrays:
     ) -> None:
         self._given = observation, action, num_envs, num_workers, num_sets
         self.observation, self.action, self.num_envs = observation, action, num_envs
-        wanted: list[tuple[str, Any, tuple[int, ...]]] = [
-            ("rows", ROW, (num_envs,)),
-            ("info_rows", "u1", (num_envs, INFO_BYTES)),
-            ("counters", "f8", (num_workers, COUNTERS)),
-            ("action_dtypes", "u1", (num_envs, len(action))),
-        ]
+        wanted: dict[Any, tuple[Any, tuple[int, ...]]] = {
+            "rows": (ROW, (num_envs,)),
+            "info_rows": ("u1", (num_envs, INFO_BYTES)),
+            "counters": ("f8", (num_workers, COUNTERS)),
+            "action_dtypes": ("u1", (num_envs, len(action))),
+        }
         for position, leaf in enumerate(action):
-            wanted.append((f"action{position}", "u1", (num_envs, max(int(np.prod(leaf.shape)), 1) * _WIDEST)))
+            wanted["action", position] = "u1", (num_envs, max(math.prod(leaf.shape), 1) * _WIDEST)
         for which in range(num_sets):
             for position, leaf in enumerate(observation):
                 if leaf.fixed:
-                    wanted.append((f"observation{position}.{which}", leaf.dtype, (num_envs, *leaf.shape)))
-        fields, num_bytes = plan(wanted)
-        self.block = SharedBlock.create(num_bytes) if block is None else block
-        arrays = {field.name: self.block.array(field.dtype, field.shape, field.offset) for field in fields}
+                    wanted["observation", position, which] = leaf.dtype, (num_envs, *leaf.shape)
+        layout = ArrayLayout(wanted)
+        self.block = SharedBlock.create(layout.num_bytes) if block is None else block
+        arrays = layout.views(self.block)
         self.rows: npt.NDArray[np.void] = arrays["rows"]
         self.rewards: npt.NDArray[np.float64] = self.rows["reward"]
         self.terminated: npt.NDArray[np.bool_] = self.rows["terminated"]
@@ -279,7 +273,7 @@ class SharedArrays:
         self.actions: list[list[npt.NDArray[Any]]] = []
         """For each leaf, the same memory once for each of `ACTION_DTYPES`."""
         for position, leaf in enumerate(action):
-            rows = arrays[f"action{position}"]
+            rows = arrays["action", position]
             shape, strides = (len(rows), *leaf.shape), rows.strides[:1]  # a row has room for the widest dtype
             self.actions.append(
                 [
@@ -288,7 +282,7 @@ class SharedArrays:
                 ]
             )
         self.observations = [
-            [arrays.get(f"observation{position}.{which}") for position in range(len(observation))]
+            [arrays.get(("observation", position, which)) for position in range(len(observation))]
             for which in range(num_sets)
         ]
         """For each set and each leaf, its array, or None for a leaf that travels by pipe."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_envs.spelling import suggests_keywords
+from parallel_envs.checks import suggests_keywords
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.local import LocalWrapper, PerAgentBatchWrapper, PerAgentSequentialWrapper
 from parallel_envs.wrappers.pool import PerAgentThreadWrapper, PolicyPool

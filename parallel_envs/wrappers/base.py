@@ -29,10 +29,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
+from parallel_envs.checks import suggests_keywords
 from parallel_envs.engine import Failure
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy
-from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn
 from parallel_envs.wrappers.policy_handle import Mask, as_policy, check_mask, row_numbers
 from parallel_envs.wrappers.rules import (

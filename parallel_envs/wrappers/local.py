@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.checks import suggests_keywords
 from parallel_envs.engine import Failure
-from parallel_envs.spelling import suggests_keywords
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.policy_handle import (
     PolicyHandle,

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.checks import hint, is_one_of, suggests_keywords
 from parallel_envs.choices import Strategy, words
 from parallel_envs.engine import Unpicklable
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
-from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
 from parallel_envs.wrappers.base import CLOSE_SECONDS, SENT_TWICE, PerAgentWrapper, check_by_agent, check_names

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
+from parallel_envs.checks import suggests_keywords
 from parallel_envs.engine import PoolSettings, Unpicklable, WorkerPool, open_pool, user_stacklevel
 from parallel_envs.errors import ClosedError
-from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn
 from parallel_envs.wrappers.base import PerAgentWrapper, WrappedAgent
 from parallel_envs.wrappers.local import LocalWrapper, PerAgentSequentialWrapper

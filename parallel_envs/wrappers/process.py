@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from parallel_envs.checks import suggests_keywords
 from parallel_envs.engine import (
     Failure,
     PendingRequest,
@@ -24,7 +25,6 @@ from parallel_envs.engine import (
     Unpicklable,
 )
 from parallel_envs.engine.worker_group import Loss, WorkerGroup
-from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import in_turn
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.policy_handle import PolicyHandle, is_spec

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import Space
 
+from parallel_envs.checks import hint, is_one_of, suggests_keywords
 from parallel_envs.choices import OnError, words
 from parallel_envs.engine import Failure
 from parallel_envs.errors import PolicyError
-from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 from parallel_envs.wrappers.policy_handle import Mask, PolicyHandle, scatter_rows, take_rows
 
 Agent = Any

@@ -23,8 +23,8 @@ import torch
 from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor, nn
 
+from parallel_envs.checks import suggests_keywords
 from parallel_envs.policies import AgentPolicy
-from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import one_torch_thread
 from parallel_envs.wrappers.local import NetworkReplaced
 from parallel_envs.wrappers.policy_handle import Mask, as_row

@@ -18,8 +18,7 @@ from benchmarks.syscalls import StraceMissing
 from benchmarks.targets import Bar, judge
 from parallel_envs.bench import cli as installed
 from parallel_envs.bench import machine
-from parallel_envs.bench.measure import MeasurementFailed, Tell
-from parallel_envs.bench.turns import Pace
+from parallel_envs.bench.measure import MeasurementFailed, Pace, Tell
 from tests.benchmarks.stages import Absent, Broken
 
 Bench = Callable[..., Any]

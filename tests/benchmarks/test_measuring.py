@@ -22,10 +22,17 @@ from benchmarks.plan import run_once, run_steps
 from benchmarks.startup import GYMNASIUM_FORK, Line, measure_startup
 from benchmarks.syscalls import StraceMissing, Trace, measure_calls, parse_summary, per_step
 from parallel_envs.bench.envs import SpinEnv, UnknownEnv, action_space, resolve
-from parallel_envs.bench.measure import MeasurementFailed, Slice, interleave, run_for, spread
+from parallel_envs.bench.measure import (
+    Driver,
+    MeasurementFailed,
+    Slice,
+    interleave,
+    python_environment,
+    run_for,
+    spread,
+)
 from parallel_envs.bench.runners import InProcess, Ours, Runner, Workload
 from parallel_envs.bench.step import Setting, Trial, advise, settings_to_try
-from parallel_envs.bench.turns import Driver, python_environment
 from tests.benchmarks.stages import Broken, NotingItsProcess, make_exiting
 
 

@@ -35,8 +35,7 @@ from benchmarks.train import (
     TrainPlan,
     measure_train,
 )
-from parallel_envs.bench.measure import Spread
-from parallel_envs.bench.turns import Pace
+from parallel_envs.bench.measure import Pace, Spread
 
 pytest.importorskip("mpe2")
 

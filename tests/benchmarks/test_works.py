@@ -35,8 +35,7 @@ from benchmarks.rollouts import (
     unequal_work,
 )
 from parallel_envs.bench.envs import SpinEnv
-from parallel_envs.bench.measure import spread
-from parallel_envs.bench.turns import Pace
+from parallel_envs.bench.measure import Pace, spread
 from parallel_envs.evaluation import Mission
 from parallel_envs.groups import registry
 from parallel_envs.groups.episode import IMAGE

@@ -20,8 +20,8 @@ from benchmarks.zoo import (
     zoo_contestants,
 )
 from parallel_envs.bench.envs import EnvChoice
+from parallel_envs.bench.measure import Pace
 from parallel_envs.bench.runners import Runner
-from parallel_envs.bench.turns import Pace
 from tests.benchmarks.zoo_stage import LeavingAgents
 
 PACE = Pace(seconds=0.02, rounds=2)

@@ -141,13 +141,13 @@ READERS = {
         [f"wrappers/{name}.py" for name in ("auto", "base", "local", "pool", "process", "rules")],
         "wrappers.",
     ),
-    **dict.fromkeys([f"vector/{name}.py" for name in ("in_flight", "manager", "recovery", "worker_envs")], "vector."),
+    **dict.fromkeys([f"vector/{name}.py" for name in ("manager", "recovery", "step_loop")], "vector."),
     **dict.fromkeys(
         [
             f"engine/{name}.py"
             for name in (
-                *("fork_server", "local", "output", "pool", "process", "supervisor", "supervisor_client"),
-                *("worker", "worker_process"),
+                *("fork_server", "output", "pool", "process", "supervisor", "supervisor_client"),
+                *("worker", "worker_group", "worker_process"),
             )
         ],
         "engine.",

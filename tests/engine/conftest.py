@@ -20,12 +20,12 @@ Open = Callable[..., WorkerPool]
 def open_any(request: pytest.FixtureRequest) -> Iterator[Open]:
     """Opens a pool of every kind.
 
-    A spawned worker differs from a forkserver's in how it begins and in nothing after that: `open_parallel` has both.
+    A spawned worker differs from a forkserver's in how it begins and in nothing after that: `open_processes` has both.
     """
     yield from _opening(request.param)
 
 
-@pytest.fixture(params=["thread", *START_METHODS])
+@pytest.fixture(params=["thread", "fork", "forkserver"])
 def open_parallel(request: pytest.FixtureRequest) -> Iterator[Open]:
     """Opens a pool of those kinds whose workers go on while the asker does something else."""
     yield from _opening(request.param)
@@ -41,6 +41,12 @@ def method(request: pytest.FixtureRequest) -> str:
 def open_processes(method: str) -> Iterator[Open]:
     """Opens a pool of processes, by every start method."""
     yield from _opening(method)
+
+
+@pytest.fixture(params=["fork", "forkserver"])
+def open_forked(request: pytest.FixtureRequest) -> Iterator[Open]:
+    """Opens a pool of processes, for facts of workers that have begun (see `open_any`)."""
+    yield from _opening(request.param)
 
 
 @pytest.fixture

@@ -16,14 +16,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parallel_envs.engine.channel import (
-    READ,
-    WRITE,
     ChannelClosed,
     Inbox,
     Outbox,
-    Poller,
     channel_pair,
-    owned,
     readable,
     receive_frame,
 )
@@ -106,13 +102,6 @@ def test_a_frame_that_is_cut_by_the_senders_end_is_no_frame(
 
 
 @pytest.fixture
-def poller() -> Iterator[Poller]:
-    poller = Poller()
-    yield poller
-    poller.close()
-
-
-@pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
     ends = os.pipe()
     yield ends
@@ -121,31 +110,6 @@ def pipe() -> Iterator[tuple[int, int]]:
             os.close(fd)
         except OSError:  # the test has closed it
             continue
-
-
-def test_what_is_ready_is_told_until_it_is_forgotten(poller: Poller, pipe: tuple[int, int]) -> None:
-    reader, writer = pipe
-    poller.watch(reader, READ)
-    assert poller.wait(0.0) == []
-    assert not readable(reader)
-    assert not readable(reader, 0.01)
-    os.write(writer, b"x")
-    assert readable(reader)
-    assert [fd for fd, _ in poller.wait(None)] == [reader]
-    poller.watch(writer, WRITE)
-    assert {fd for fd, _ in poller.wait(None)} == {reader, writer}
-    poller.forget(writer)
-    os.read(reader, 1)
-    assert poller.wait(0.0) == []
-    os.close(writer)
-    assert [fd for fd, _ in poller.wait(1.0)] == [reader]  # an end counts as readable
-    for fd in (reader, reader, 12345):
-        poller.forget(fd)
-    assert poller.wait(0.0) == []
-    before = set(owned)
-    poller.close()
-    poller.close()
-    assert owned <= before
 
 
 def test_readable_takes_numbers_that_select_does_not(pipe: tuple[int, int]) -> None:

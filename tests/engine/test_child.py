@@ -145,6 +145,7 @@ def test_without_a_cap_the_libraries_do_as_they_are_told(open_processes: Open, m
     assert blas_threads(open_processes(threads=None)) == {2}
 
 
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_cores_are_given_out_in_turn_and_can_be_changed(open_processes: Open) -> None:
     def cores() -> list[list[int]]:
         return [sorted(run(pool, os.sched_getaffinity, 0, worker=worker)) for worker in pool.all_workers]
@@ -153,11 +154,7 @@ def test_cores_are_given_out_in_turn_and_can_be_changed(open_processes: Open) ->
     assert cores() == [[CORES[0]], [CORES[-1]], CORES, [CORES[0]]]
     pool.keep_on(2, CORES[:1])
     assert cores() == [[CORES[0]], [CORES[-1]], [CORES[0]], [CORES[0]]]
-    pool = open_processes(1)
+    pool.close()
+    pool, own = open_processes(1, niceness=3), os.getpriority(os.PRIO_PROCESS, 0)
     assert cores() == [CORES]
-
-
-def test_workers_may_give_way(open_processes: Open) -> None:
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    assert run(open_processes(niceness=3), os.getpriority, os.PRIO_PROCESS, 0) == min(own + 3, 19)
-    assert run(open_processes(), os.getpriority, os.PRIO_PROCESS, 0) == own
+    assert run(pool, os.getpriority, os.PRIO_PROCESS, 0) == min(own + 3, 19)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import time
-import warnings
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from parallel_envs.engine import HOST, PendingRequest, WorkerPool, open_pool, supervisor_pid
+from parallel_envs.engine import PendingRequest, WorkerPool
 from tests.engine.asking import (
     SOON_SECONDS,
     ends_within,
@@ -23,13 +19,10 @@ from tests.engine.asking import (
     in_fork,
     refusal,
     run,
-    settings_of,
-    settled,
     value_of,
 )
 from tests.engine.conftest import Open
 from tests.engine.hosted import (
-    Closing,
     Echo,
     Founder,
     Gated,
@@ -114,41 +107,10 @@ def test_a_forked_process_is_refused_everything_and_spoils_nothing(open_any: Ope
     for name, operation in OPERATIONS.items():
         told = refusal(partial(operation, pool, key, request))
         assert told.startswith(f"ClosedError: These workers belong to process {os.getpid()}"), name
+    assert f"belong to process {os.getpid()}" in in_fork(lambda: refusal(lambda: pool.ring(key)))  # a fork's fork
     assert [value_of(pool, request, worker) for worker in pool.all_workers] == [7, 7]
     assert [pool.pid(worker) for worker in pool.all_workers] == pids
     assert value_of(pool, pool.ring(key, 8)) == 8
-
-
-def test_a_forked_process_may_close_and_drop_a_pool_without_effect(open_any: Open, tmp_path: Path) -> None:
-    pools = [open_any()]
-    key = host(pools[0], Closing, tmp_path / "notes")
-    assert f"belong to process {os.getpid()}" in in_fork(lambda: refusal(lambda: pools[0].ring(key)))  # a fork's fork
-
-    def close_and_drop() -> str:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            pools[0].close()
-            pools.clear()
-            gc.collect()
-        return "fine"
-
-    assert in_fork(close_and_drop) == "fine"
-    assert not (tmp_path / "notes").exists()
-    settled(pools[0], pools[0].call(0, HOST, "drop", key))
-
-
-def test_a_forked_process_opens_pools_of_its_own(open_forkserver: Open, method: str) -> None:
-    pool = open_forkserver()
-    key = host(pool, Echo)
-
-    def open_another() -> tuple[Any, int | None]:
-        with closing(open_pool(1, settings_of(method))) as own:
-            return value_of(own, own.ring(host(own, Echo), 5)), supervisor_pid()
-
-    told, supervisor = in_fork(open_another)
-    assert told == 5
-    assert supervisor not in (None, supervisor_pid())
-    assert value_of(pool, pool.ring(key, 7)) == 7
 
 
 def test_a_forked_process_that_exits_as_python_does_spoils_nothing(method: str, tmp_path: Path) -> None:
@@ -177,37 +139,3 @@ def test_a_forked_process_that_exits_as_python_does_spoils_nothing(method: str, 
         method,
     )
     assert (done.stdout, done.stderr) == ("fine\n", "")
-
-
-def test_an_exit_handler_that_runs_late_finds_the_pool_closed_and_writes_nowhere(method: str, tmp_path: Path) -> None:
-    done = run_script(
-        tmp_path,
-        """
-        import atexit
-        from parallel_envs.errors import ClosedError
-
-        def last_words():  # registered before the pool's own handler, so it runs after that
-            files = [open(f"file_{number}", "w+b") for number in range(50)]
-            for ask in (
-                lambda: pool.ring(key, 1),
-                lambda: pool.call(0, key, "append", 1),
-                lambda: pool.pump(0.0),
-                lambda: pool.restart(0),
-                lambda: pool.stack(0),
-                lambda: pool.keep_on(0, (0,)),
-            ):
-                try:
-                    ask()
-                    print("was not refused")
-                except ClosedError:
-                    pass
-            pool.kill(0)
-            pool.close()
-            print([file.name for file in files if file.seek(0, 2)])
-
-        atexit.register(last_words)
-        pool, key = opened(2, list)
-        """,
-        method,
-    )
-    assert (done.stdout, done.stderr) == ("[]\n", "")

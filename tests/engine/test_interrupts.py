@@ -337,7 +337,7 @@ def test_a_pool_that_is_struck_as_it_opens_ends_its_workers() -> None:
     opened_and_closed()  # whatever is imported late has been by now
     gc.collect()
     before = set(Path("/proc/self/fd").iterdir())
-    for moment in (*range(1, 200, 5), *some_moments(opened_and_closed)):
+    for moment in (*range(1, 200, 8), *some_moments(opened_and_closed)):
         struck(moment, opened_and_closed)
         gc.collect()  # who was never given the pool cannot close it: that it is dropped must be enough
         assert moment > 200 or set(Path("/proc/self/fd").iterdir()) == before, f"struck at moment {moment}"

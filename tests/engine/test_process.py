@@ -62,8 +62,8 @@ def test_a_huge_message_to_a_busy_worker_does_not_block_the_asker(open_forkserve
     assert value_of(pool, huge) == 4 << 20
 
 
-def test_huge_messages_and_replies_of_all_workers_pass_each_other(open_processes: Open) -> None:
-    pool = open_processes(3)
+def test_huge_messages_and_replies_of_all_workers_pass_each_other(open_forked: Open) -> None:
+    pool = open_forked(3)
     founder, echo = host(pool, Founder), host(pool, Echo)
     replies = [pool.call_all(founder, "much", (2 << 20) + number) for number in range(3)]
     echoes = [pool.call(0, echo, "echo", bytes([number]) * (2 << 20)) for number in range(4)]

@@ -17,7 +17,7 @@ from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.testing import FAULTS_AT, Fault, FaultyEnv, Moment, ScriptedEnv
 from tests.engine.asking import ends_within
-from tests.faults.processes import stops_within
+from tests.faults.matrix import stops_within
 
 Make = Callable[..., ParallelEnvManager]
 Act = Callable[[ParallelEnvManager], Any]

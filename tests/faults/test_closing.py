@@ -22,8 +22,7 @@ from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedEnv
 from tests.engine.asking import WAIT_SECONDS, ends_within
 from tests.engine.scripts import run_script
 from tests.faults.broken_envs import FoundingEnv
-from tests.faults.matrix import CLOSE_SECONDS, SLACK, Make, actions, reset, within
-from tests.faults.processes import all_end_within
+from tests.faults.matrix import CLOSE_SECONDS, SLACK, Make, actions, all_end_within, reset, within
 from tests.gates import Gate
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.engine.asking import WAIT_SECONDS
 from tests.engine.scripts import running_script
-from tests.faults.processes import left_after, running
+from tests.faults.matrix import left_after, running
 
 GONE_SECONDS = 5.0
 MOST_GROWTH = 16 << 20

@@ -19,8 +19,7 @@ from parallel_envs.testing import ScriptedEnv
 from tests.engine.asking import WAIT_SECONDS, ends_within, kill
 from tests.faults.broken_envs import LONG, FoundingEnv
 from tests.faults.courses import Witness
-from tests.faults.matrix import Make, reset
-from tests.faults.processes import all_end_within, left_after, marked, running
+from tests.faults.matrix import Make, all_end_within, left_after, marked, reset, running
 
 GONE_SECONDS = 2.0
 

@@ -13,8 +13,7 @@ import pytest
 from parallel_envs.testing import Fault, Moment, ScriptedEnv
 from tests.engine.asking import WAIT_SECONDS
 from tests.engine.scripts import run_script, running_script
-from tests.faults.matrix import Make, error_of, faulty, reset, step, within
-from tests.faults.processes import all_end_within
+from tests.faults.matrix import Make, all_end_within, error_of, faulty, reset, step, within
 
 LOOP = """
 import numpy as np

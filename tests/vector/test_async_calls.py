@@ -1,11 +1,18 @@
-"""The asynchronous pairs: what they return, calls out of turn, timeouts, and closing."""
+"""The asynchronous pairs: what they return, calls out of turn, timeouts, and closing, also during a call."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import re
+import signal
+import sys
+import threading
 from collections.abc import Callable
 from functools import partial
+from itertools import count
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -13,9 +20,9 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 
 from parallel_envs import ParallelEnvManager
-from parallel_envs.errors import StepTimeout
+from parallel_envs.errors import ClosedError, StepTimeout
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
-from tests.faults.processes import all_end_within
+from tests.faults.matrix import all_end_within
 from tests.gates import Gate
 from tests.vector.conftest import Make, Manager, opened
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
@@ -75,7 +82,7 @@ def test_calls_out_of_turn_are_refused(make: Make, pending: str | None) -> None:
 
 
 @pytest.mark.parametrize("pending", STARTS)
-def test_a_wait_that_timed_out_names_the_silent_envs_and_may_be_repeated(
+def test_a_wait_that_timed_out_names_the_silent_envs_and_a_late_reply_answers_its_own_request(
     make_parallel: Make, gate: Gate, pending: str
 ) -> None:
     kind = SlowResetEnv if pending == "reset" else GatedEnv
@@ -95,6 +102,8 @@ def test_a_wait_that_timed_out_names_the_silent_envs_and_may_be_repeated(
     gate.let_through()
     result = WAITS[pending](envs)
     assert result == ("answered",) if pending == "call" else result[0].tolist() == [[0, int(pending == "step")]] * 3
+    if pending == "step":
+        assert envs.step(np.zeros(3, int))[1].tolist() == [2.0] * 3  # Gymnasium returns those of the step before here
 
 
 CLOSED_CALLS: dict[str, Act] = {**OTHERS, **{f"{name}_async": act for name, act in STARTS.items()}}
@@ -173,3 +182,113 @@ def test_step_calls_the_halves_that_a_subclass_defines() -> None:
         for _ in range(3):
             envs.step(ACTIONS)
         assert (envs.begun, envs.ended) == (3, 3)
+
+
+LONG = 60.0  # far more than it takes
+
+
+class Hanging(CountingEnv):
+    """Never ends its step, but tells `pid` of it with SIGTERM first, if there is one."""
+
+    def __init__(self, pid: int | None = None) -> None:
+        super().__init__(100)
+        self.pid = pid
+
+    def step(self, action: Any) -> Any:
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGTERM)
+        threading.Event().wait()
+
+
+WAYS: dict[str, Callable[[ParallelEnvManager], Any]] = {
+    "step": lambda envs: envs.step([0, 0], timeout=LONG),
+    "recv": lambda envs: (envs.send([0, 0]), envs.recv(timeout=LONG)),
+    "ready": lambda envs: (envs.send([0, 0]), envs.ready(timeout=LONG)),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_closed_by_another_thread(make_process: Make, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    envs = make_process([Hanging] * 2)
+    envs.reset()
+    pool: Any = envs._batch.pool
+    closer = threading.Thread(target=partial(envs.close, timeout=0.2))
+    real = pool._poller.wait
+
+    def start_to_close_and_wait(timeout: float | None) -> Any:
+        if not closer.ident:
+            closer.start()
+        return real(timeout)
+
+    monkeypatch.setattr(pool._poller, "wait", start_to_close_and_wait)
+    with pytest.raises(ClosedError):
+        WAYS[name](envs)
+    closer.join()
+    assert envs.closed
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_closed_by_a_signal_handler(make_process: Make, name: str) -> None:
+    envs = make_process([partial(Hanging, os.getpid()), Hanging])
+    envs.reset()
+    before = signal.signal(signal.SIGTERM, lambda number, frame: envs.close(timeout=0.2))
+    try:
+        with pytest.raises(ClosedError):
+            WAYS[name](envs)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class CloseAtLine:
+    """Within this, `envs` are closed when the caller is about to run its `line`-th line in the named files."""
+
+    FILES = ("vector/manager.py", "vector/recovery.py")
+
+    def __init__(self, envs: ParallelEnvManager, line: int) -> None:
+        self._envs, self._left, self.where = envs, line, ""
+
+    def __enter__(self) -> CloseAtLine:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(self.FILES):
+            return None
+        if event == "line" and not self.where:
+            self._left -= 1
+            if not self._left:
+                self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                self._envs.close(timeout=0.2)
+        return self._trace
+
+
+ANSWERED: dict[str, Callable[[ParallelEnvManager], Any]] = {
+    "reset": lambda envs: envs.reset(seed=1),
+    "step": lambda envs: envs.step([0, 0]),
+    "recv": lambda envs: (envs.send([0, 0]), envs.recv(2)),
+    "recv_env": lambda envs: (envs.send_reset([1]), envs.recv_env(1)),
+    "call": lambda envs: envs.call("__str__"),
+}
+
+
+@pytest.mark.filterwarnings("error:.*Calling .close. while waiting")  # none is under way
+@pytest.mark.parametrize("name", ANSWERED)
+@pytest.mark.parametrize("every", [53, pytest.param(1, marks=pytest.mark.slow)])
+def test_closed_at_any_line_of_a_call(make_process: Make, name: str, every: int) -> None:
+    for line in count(1, every):
+        envs = opened(make_process, [partial(CountingEnv, 100)] * 2, context="fork")
+        with CloseAtLine(envs, line) as closing:
+            try:
+                ANSWERED[name](envs)  # what had come before the pool was closed may be given out
+            except ClosedError:
+                assert closing.where
+            except Exception as error:
+                raise AssertionError(f"closed before {closing.where}") from error
+        envs.close()
+        if not closing.where:
+            break
+    assert line > every + 1  # it was closed more than once

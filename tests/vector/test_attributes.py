@@ -20,7 +20,8 @@ from tests.vector.conftest import Make, opened
 from tests.vector.small_envs import CountingEnv, GatedEnv
 
 ACTIONS = np.zeros(3, int)
-LENGTHS = [partial(CountingEnv, length) for length in (1, 2, 3, 4)]
+LENGTHS = [lambda length=length: gym.wrappers.TimeLimit(CountingEnv(length), 9) for length in (1, 2, 3, 4)]
+"""Attributes of the env inside are found through the wrapper."""
 
 
 def test_call_and_get_attr_return_a_tuple(make: Make) -> None:
@@ -30,13 +31,6 @@ def test_call_and_get_attr_return_a_tuple(make: Make) -> None:
     assert_same_batch(envs.get_attr("observed"), (np.array([0, 0]),) * 4)  # it calls a method, as in Gymnasium
     assert envs.call("length", env_ids=[3, 1]) == (4, 2)
     assert envs.get_attr("length", env_ids=[2]) == envs.get_attr("length", env_ids=np.array(2)) == (3,)
-
-
-def test_attributes_are_found_through_wrappers(make: Make) -> None:
-    envs = make([lambda: gym.wrappers.TimeLimit(CountingEnv(), 2)] * 2)
-    assert envs.get_attr("label") == ("plain", "plain")
-    envs.set_attr("label", ["a", "b"])
-    assert envs.get_attr("label") == ("a", "b")
 
 
 def test_set_attr_gives_each_env_its_value_or_all_one(make: Make) -> None:

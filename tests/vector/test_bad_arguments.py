@@ -17,11 +17,11 @@ import pytest
 from gymnasium import spaces
 
 from parallel_envs import MultiAgentEnvManager, ParallelEnvManager
+from parallel_envs.checks import check_share, check_whole, is_number, is_share, is_whole
 from parallel_envs.engine import PoolSettings, unpicklable_part
 from parallel_envs.errors import EnvError
 from parallel_envs.tasks import KEEP, RESAMPLE, FixedTasks, Task, UniformTasks
 from parallel_envs.testing import ScriptedEnv
-from parallel_envs.vector.arguments import check_share, check_whole, is_number, is_share, is_whole
 from tests.vector.conftest import Make, Manager, opened
 from tests.vector.small_envs import CountingEnv
 from tests.vector.task_envs import UNSET, ByResetTask, Playing

@@ -20,12 +20,11 @@ import pytest
 
 from parallel_envs import ParallelEnvManager
 from parallel_envs.choices import StartMethod
-from parallel_envs.engine import START_METHODS
 from tests.engine.asking import in_fork, refusal
 from tests.engine.scripts import run_script
 from tests.gates import Gate
 from tests.vector.conftest import Make, opened
-from tests.vector.small_envs import CountingEnv, GatedEnv
+from tests.vector.small_envs import ClosingEnv, CountingEnv, GatedEnv
 
 ENDLESS = partial(CountingEnv, 100)
 
@@ -116,8 +115,8 @@ def test_answers_that_come_while_a_forked_process_runs_are_the_parents(make_proc
     assert envs.step_wait(timeout=20.0)[1].tolist() == [1.0, 1.0]
 
 
-def test_a_forked_process_may_drop_a_manager_without_effect(make: Make) -> None:
-    held = [make([CountingEnv, CountingEnv])]
+def test_a_forked_process_may_drop_a_manager_without_effect(make: Make, tmp_path: Path) -> None:
+    held = [make([CountingEnv, partial(ClosingEnv, tmp_path, "notes")])]
     held[0].reset()
 
     def close_and_drop() -> str:
@@ -130,10 +129,11 @@ def test_a_forked_process_may_drop_a_manager_without_effect(make: Make) -> None:
         return "fine"
 
     assert in_fork(close_and_drop) == "fine"
+    assert not (tmp_path / "notes").exists()
     assert held[0].step([0, 0])[1].tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("context", START_METHODS)
+@pytest.mark.parametrize("context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_forked_process_makes_managers_of_its_own(make_process: Make, context: StartMethod) -> None:
     envs = make_process([CountingEnv] * 2)
     envs.reset()

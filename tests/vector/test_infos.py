@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import os
 import signal
 import threading
@@ -82,15 +83,6 @@ def test_a_key_that_is_new_each_time_is_a_copy_and_one_that_cannot_travel_an_err
         envs.step([0, 0])
 
 
-def test_keys_with_any_name(make: Make) -> None:
-    info = {"_hidden": 1, "a b": 2.0, "": 3, "final": True, "obs": 4, "episode": {"r": 1.0, "l": 3}}
-    factories, mode = [partial(ChosenInfoEnv, info, info)] * 2, "SameStep"
-    envs, reference = make(factories, autoreset_mode=mode), SyncVectorEnv(factories, autoreset_mode=mode)
-    assert_same_batch(envs.reset(seed=0), reference.reset(seed=0))
-    for _ in range(3):
-        assert_same_batch(envs.step([0, 0])[4], reference.step([0, 0])[4])
-
-
 class Label:
     """A key that equals others by its name. Each process shows it differently."""
 
@@ -141,18 +133,26 @@ PAIRS: list[Any] = [
     ({"b": 1}, {"a": 2, "b": 3}),
     ({"text": "x", "a": 1}, {"outer": {"y": 1, "x": "z"}, "text": "y"}),
     ({"outer": {"y": 1, "x": 2}}, {"outer": {"x": 3, "z": np.zeros(2)}}),
+    ({"_hidden": 1, "a b": 2.0, "": 3, "final": True, "obs": 4, "episode": {"r": 1.0, "l": 3}},) * 2,
 ]
 
 
-@pytest.mark.parametrize("infos", PAIRS, ids=range(len(PAIRS)))
+@functools.cache
+def told_by_gymnasium(number: int, mode: str) -> list[Any]:
+    factories = [partial(ChosenInfoEnv, info, info) for info in PAIRS[number]]
+    with closing(AsyncVectorEnv(factories, context="fork", autoreset_mode=mode)) as envs:
+        return [envs.reset(seed=0)[1], *(envs.step([0, 0])[4] for _ in range(3))]
+
+
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_infos_are_merged_as_gymnasium_does_in_its_order_of_keys(make: Make, infos: Any, mode: str) -> None:
-    factories = [partial(ChosenInfoEnv, info, info) for info in infos]
-    envs, other = make(factories, autoreset_mode=mode), AsyncVectorEnv(factories, context="fork", autoreset_mode=mode)
-    with closing(other) as reference:
-        told = [(each.reset(seed=0)[1], *(each.step([0, 0])[4] for _ in range(3))) for each in (envs, reference)]
-    assert_same_batch(told[0], told[1])
-    assert [order(one) for one in told[0]] == [order(one) for one in told[1]]
+def test_infos_are_merged_as_gymnasium_does_in_its_order_of_keys(make: Make, mode: str) -> None:
+    for number, infos in enumerate(PAIRS):
+        envs = make([partial(ChosenInfoEnv, info, info) for info in infos], autoreset_mode=mode, num_workers=1)
+        told = [envs.reset(seed=0)[1], *(envs.step([0, 0])[4] for _ in range(3))]
+        envs.close()
+        expected = told_by_gymnasium(number, mode)
+        assert_same_batch(told, expected)
+        assert [order(one) for one in told] == [order(one) for one in expected]
 
 
 def order(infos: dict[str, Any]) -> list[Any]:
@@ -206,6 +206,7 @@ def plain_infos(mode: str, steps: int) -> list[list[dict[str, Any]]]:
     return told
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_infos_as_a_list_are_those_of_the_envs(make: Make, mode: str, num_workers: int) -> None:

@@ -33,6 +33,7 @@ def received(envs: Manager, count: int) -> dict[int, Any]:
     return dict(sorted(zip(env_ids.tolist(), rows, strict=True)))
 
 
+@pytest.mark.slow(sample=True)
 @workers
 def test_sending_to_all_and_receiving_all_is_a_reset_and_steps(make: Make, num_workers: int) -> None:
     fns = [partial(ScriptedEnv, infos=set(InfoKind))] * 4
@@ -114,6 +115,7 @@ def test_what_is_sent_together_is_one_wake_up_for_each_worker(
     assert sorted(envs.recv(min_envs=6)[0].tolist()) == [0, 1, 2, 3, 5, 7]
 
 
+@pytest.mark.slow(sample=True)
 @workers
 def test_some_reset_while_others_step(make: Make, num_workers: int) -> None:
     envs = opened(make, [CountingEnv] * 4, num_workers=num_workers)
@@ -216,7 +218,7 @@ def test_an_answer_that_was_late_is_received_after_all(make_parallel: Make, gate
 
 def test_a_caller_that_comes_late_finds_what_came_in_time(make_process: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("parallel_envs.vector.in_flight.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("parallel_envs.vector.recovery.time", SimpleNamespace(monotonic=lambda: now[0]))
     envs = make_process([CountingEnv] * 2, backend="serial", step_timeout=10.0)
     envs.send([0, 0])
     now[0] = 20.0  # the learner has taken its time

@@ -17,6 +17,7 @@ from tests.vector.task_courses import FIVE, GOALS, SOURCES, modes, played, rows,
 from tests.vector.task_envs import RAISE, ByResetTask, Choosy, Gated, OfOldLineage
 
 
+@pytest.mark.slow(sample=True)
 @workers
 @modes
 def test_every_episode_plays_the_task_of_its_env_and_number(make: Make, num_workers: int, mode: str) -> None:
@@ -98,6 +99,7 @@ def prefer(source: ScoredTasks, chosen: int) -> None:
         source.score(task, float(task == chosen))
 
 
+@pytest.mark.slow(sample=True)
 @workers
 @pytest.mark.parametrize("name", ["scored", "curriculum"])
 def test_a_change_takes_effect_at_the_same_step_everywhere(make: Make, num_workers: int, name: str) -> None:
@@ -183,6 +185,7 @@ def test_a_replaced_worker_gives_its_envs_their_tasks_again(make_process: Make, 
     assert envs.get_tasks() == played(envs) == [5, 6, 7]
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize(
     ("mode", "source"),

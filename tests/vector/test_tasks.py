@@ -16,13 +16,11 @@ import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError
 from gymnasium.wrappers import vector as wrappers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from parallel_envs.meta import MultiEpisodeWrapper
 from parallel_envs.tasks import KEEP, CycleTasks, FixedTasks, Task, TaskWay, UniformTasks
 from parallel_envs.testing import assert_same_batch
-from parallel_envs.vector.worker_tasks import TaskNumbers, WatchedOptions
+from parallel_envs.vector.step_loop import WatchedOptions
 from tests.vector.conftest import Make, Manager
 from tests.vector.task_courses import (
     EACH_WAY,
@@ -124,6 +122,7 @@ def test_an_env_whose_reset_takes_nothing_takes_tasks(make: Make, mode: str) -> 
     assert envs.reset(options={"task": 1})[0][:, 0].tolist() == [1, 1]
 
 
+@pytest.mark.slow(sample=True)
 @workers
 @modes
 def test_a_task_stays_until_it_is_changed(make: Make, num_workers: int, mode: str) -> None:
@@ -348,12 +347,16 @@ def test_each_task_has_one_number_whenever_it_comes(make: Make) -> None:
         ([np.int64(2**40), np.uint8(7), -9], [2**40, 7, -9]),  # whole numbers tell themselves
         ([0, "new", 2], [3, 4, 5]),  # unless another task has that number
         ([Task("up", 40), Task("down", -3), KEEP], [40, -3, 5]),
+        (["and one", -1.0, 1.0], [6, 8, 9]),  # and what was refused meanwhile has taken none
     ]
     for tasks, numbers in given:
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            envs.reset(tasks=["typo", "another", threading.Lock()])
         assert envs.reset(tasks=tasks)[1]["task_id"].tolist() == numbers
-    assert played(envs) == envs.get_tasks() == ["up", "down", 2]
-    numbers_of = TaskNumbers([Task(1, 0), Task(2, 1), Task("far", 7)]).of  # those of a source have their numbers there
-    assert [numbers_of(task) for task in (1, 2, "far", 0, 7)] == [0, 1, 7, 2, 3]
+    assert played(envs) == envs.get_tasks() == ["and one", -1.0, 1.0]
+    envs = make([ByResetTask] * 3, task_source=FixedTasks([1, 2, "far"]))
+    for tasks, numbers in (([1, 2, "far"], [0, 1, 2]), ([0, 7, 2], [3, 7, 1])):  # its tasks have their numbers there
+        assert envs.reset(tasks=tasks)[1]["task_id"].tolist() == numbers
 
 
 def test_tasks_that_come_back_from_an_env_or_a_source_have_the_numbers_they_had(make_process: Make) -> None:
@@ -377,35 +380,6 @@ def test_a_task_stays_as_it_was_given(make: Make) -> None:
     envs.reset()
     assert task.tolist() == [1]
     assert envs.get_tasks(env_ids=1) == [["left"]]
-
-
-@given(st.lists(st.one_of(st.integers(-3, 6), st.sampled_from([-1.0, 0.5, 1.0, 2.0]), st.sampled_from("abc"))))
-def test_no_two_tasks_share_a_number_and_none_has_two(tasks: list[Any]) -> None:
-    numbers = TaskNumbers(())
-    told = [numbers.of(task) for task in tasks]
-    assert [numbers.of(task) for task in tasks] == told
-    assert len(set(told)) == len({(type(task), task) for task in tasks})
-
-
-def test_a_refused_request_gives_no_number_and_costs_nothing_of_what_was_named_before() -> None:
-    class Uncopied(dict[bytes, int]):
-        """To go through it is to go through all that was ever named."""
-
-        def __iter__(self) -> Any:
-            raise AssertionError("all that was named before was gone through")
-
-        keys = items = values = copy = __iter__
-
-    numbers = TaskNumbers(())
-    for task in range(100):
-        numbers.of(float(task))
-    known = numbers._numbers = Uncopied(numbers._numbers)
-    with numbers.trying():
-        numbers.of("up")
-    with pytest.raises(TypeError, match="cannot be pickled"), numbers.trying():
-        numbers.of((numbers.of("typo"), threading.Lock()))
-    assert len(known) == 101
-    assert [numbers.of(task) for task in (7.0, "up", "later")] == [7, 100, 101]
 
 
 def test_the_final_info_says_which_episode_has_ended(make: Make) -> None:

@@ -77,13 +77,13 @@ quick = partial(settings, derandomize=True, database=None, deadline=None, suppre
 
 
 @pytest.mark.parametrize("backend", ["serial", "thread"])
-@quick(max_examples=15)
+@quick(max_examples=12)
 @given(factory=scripted_factories(), mode=st.sampled_from(MODES), num=st.sampled_from(NUM_WORKERS))
 def test_any_space_in_this_process(backend: str, factory: Any, mode: str, num: int) -> None:
     check_vector_env(factory, seed=7, num_steps=12, num_envs=5, backend=backend, num_workers=num, autoreset_mode=mode)
 
 
-@quick(max_examples=7)
+@quick(max_examples=6)
 @given(
     factory=scripted_factories(),
     mode=st.sampled_from(MODES),

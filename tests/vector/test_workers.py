@@ -24,26 +24,6 @@ from tests.vector.conftest import Make, opened
 from tests.vector.small_envs import CountingEnv
 
 
-def threads(env: Any) -> str | None:
-    return os.environ.get("OMP_NUM_THREADS")
-
-
-def cores_of(env: Any) -> set[int]:
-    return os.sched_getaffinity(0)
-
-
-def test_numeric_libraries_have_one_thread_unless_asked_otherwise(make_process: Make) -> None:
-    assert make_process([CountingEnv]).apply(threads) == ["1"]
-    assert make_process([CountingEnv], threads_per_worker=2).apply(threads) == ["2"]
-
-
-def test_cores_and_sets_of_cores_are_given_out_in_turn(make_process: Make) -> None:
-    cores = sorted(os.sched_getaffinity(0))
-    assert make_process([CountingEnv] * 2, cpu_affinity=[cores[0]]).apply(cores_of) == [{cores[0]}, {cores[0]}]
-    envs = make_process([CountingEnv] * 3, cpu_affinity=[cores[:1], cores])
-    assert envs.apply(cores_of) == [{cores[0]}, set(cores), {cores[0]}]
-
-
 def exit_code_of_a_child(env: Any) -> int | None:
     child = multiprocessing.get_context("fork").Process(target=sys.exit, args=(7,))
     child.start()
@@ -51,19 +31,13 @@ def exit_code_of_a_child(env: Any) -> int | None:
     return child.exitcode
 
 
-@pytest.mark.parametrize("daemon", [True, False])
-def test_envs_may_start_children(make_process: Make, daemon: bool) -> None:
-    assert make_process([CountingEnv], daemon=daemon).apply(exit_code_of_a_child) == [7]
-
-
-@pytest.mark.parametrize("context", START_METHODS)
-def test_a_worker_sees_the_surroundings_of_its_maker(
-    make_process: Make, context: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SEEN_BY_ENVS", "yes")
-    envs = make_process([CountingEnv], context=context)
-    assert envs.apply(lambda env: (str(Path.cwd()), os.environ.get("SEEN_BY_ENVS"))) == [(str(tmp_path), "yes")]
+def test_settings_of_processes_reach_them_and_envs_may_start_children(make_process: Make) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    envs = make_process([CountingEnv] * 3, cpu_affinity=[cores[:1], cores], threads_per_worker=2, daemon=True)
+    assert envs.apply(lambda env: os.sched_getaffinity(0)) == [{cores[0]}, set(cores), {cores[0]}]
+    assert envs.apply(lambda env: os.environ.get("OMP_NUM_THREADS")) == ["2"] * 3
+    assert envs.apply(exit_code_of_a_child) == [7] * 3
+    assert make_process([CountingEnv]).apply(lambda env: os.environ.get("OMP_NUM_THREADS")) == ["1"]
 
 
 def test_large_infos_arguments_and_results_come_whole(make_process: Make) -> None:
@@ -186,12 +160,12 @@ def imported_by(env: Any) -> tuple[int, int]:
 
 @pytest.mark.parametrize("method", [*START_METHODS, "thread", "serial"])
 def test_modules_are_imported_once_where_workers_are_forked(method: str, counted: Callable[[], list[int]]) -> None:
-    with ParallelEnvManager([CountingEnv] * 3, preload=["counted_module"], **METHODS[method]) as envs:
+    with ParallelEnvManager([CountingEnv] * 2, preload=["counted_module"], **METHODS[method]) as envs:
         told = envs.apply(imported_by)
         workers, importers = {pid for pid, _ in told}, {pid for _, pid in told}
         assert set(counted()) == importers
         if method == "spawn":
-            assert (importers, len(counted())) == (workers, 3)
+            assert (importers, len(counted())) == (workers, 2)
         elif method == "forkserver":
             assert len(importers) == 1
             assert not importers & {*workers, os.getpid()}
@@ -200,7 +174,7 @@ def test_modules_are_imported_once_where_workers_are_forked(method: str, counted
         if method in START_METHODS:
             envs.restart(1)
             envs.reset(seed=0)
-            assert len(counted()) == (4 if method == "spawn" else 1)
+            assert len(counted()) == (3 if method == "spawn" else 1)
 
 
 BROKEN: list[tuple[str, type[ImportError], str]] = [

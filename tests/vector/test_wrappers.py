@@ -108,6 +108,7 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.filterwarnings("ignore:.*Overwriting existing videos")  # the second course records to the same folder
 @pytest.mark.filterwarnings("ignore:.*autoreset mode is same-step")  # said of the recording, not of the env
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("name", wrappers.__all__)
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_the_wrapper_changes_what_it_changes_over_gymnasiums_env(

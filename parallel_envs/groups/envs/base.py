@@ -15,11 +15,10 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 import numpy as np
 from annotated_types import Ge, Interval, MinLen
 
+from parallel_envs.checks import advice, explain, is_one_of
 from parallel_envs.choices import TextMode, words
 from parallel_envs.groups.interface import Outcome
 from parallel_envs.seeding import SeedTree
-from parallel_envs.spelling import advice, is_one_of
-from parallel_envs.yaml_files import explain
 
 Info = dict[str, Any]
 Act = tuple[float, bool, Info]

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from parallel_envs.checks import check_count
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.loops.learner_thread import BehaviorPolicy, Job, LearnerThread, Result
 from parallel_envs.learners.loops.options import LoopOptions, check_agents, learning_workers
@@ -38,7 +39,6 @@ from parallel_envs.learners.updates import MODES, ProcessUpdates
 from parallel_envs.rollouts.replay import PrioritizedReplayBuffer
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.threads import one_torch_thread
-from parallel_envs.vector.arguments import check_count
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
+from parallel_envs.checks import check_count, check_whole, choice, is_number, yes_or_no
 from parallel_envs.choices import LearnIn, LoopMode, ScheduleName, words
 from parallel_envs.engine import cores_here
-from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.vector.arguments import check_count, check_whole, choice, is_number, yes_or_no
+from parallel_envs.settings import documents_fields
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from parallel_envs.lazy import on_first_use as _on_first_use
+from parallel_envs.extras import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
     from parallel_envs.learners.meta.agent import AGENT_ARCHS

@@ -21,11 +21,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from parallel_envs import spelling
+from parallel_envs import checks
+from parallel_envs.checks import explain, right_setting
 from parallel_envs.choices import Backend, OnDivergence
 from parallel_envs.env_files import absolute
 from parallel_envs.learners.config import BadSettings, Block, FailureSettings, replaced
-from parallel_envs.yaml_files import explain, right_setting, settings_in
+from parallel_envs.settings import settings_in
 
 
 class EnvBlock(FailureSettings):
@@ -186,7 +187,7 @@ def load_settings(given: Any, overrides: Mapping[str, Any] | None = None) -> Met
 def _check_contradictions(settings: MetaSettings) -> None:
     env, train, policy = settings.env, settings.train, settings.policy
     if env.env_type != "meta":
-        raise BadSettings(f"`env.env_type: {env.env_type}` is unknown. {spelling.advice(env.env_type, ['meta'])}")
+        raise BadSettings(f"`env.env_type: {env.env_type}` is unknown. {checks.advice(env.env_type, ['meta'])}")
     if train.num_iters is not None and train.n_env_steps_total is not None:
         raise BadSettings("`train.num_iters` and `train.n_env_steps_total` both say when training ends. Give one.")
     workers = env.num_parallel_workers

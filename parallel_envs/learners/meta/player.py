@@ -18,6 +18,7 @@ import numpy.typing as npt
 from gymnasium import Env
 from gymnasium.spaces import Space
 
+from parallel_envs.checks import advice
 from parallel_envs.choices import Backend, OnFailure
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import ClosedError
@@ -39,11 +40,10 @@ from parallel_envs.meta import make_env, make_parallel_env
 from parallel_envs.meta.making import TaskSplit, family_of, find_family, split, split_of
 from parallel_envs.rollouts import Rollouts, collect
 from parallel_envs.seeding import SeedTree
-from parallel_envs.spelling import advice
 from parallel_envs.tasks import Task, offers, part_of
 from parallel_envs.threads import CallGuard, ClosedAtExit, one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.recovery import env_names
+from parallel_envs.vector.env_errors import env_names
 
 Floats = npt.NDArray[np.float64]
 

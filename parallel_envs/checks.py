@@ -1,6 +1,9 @@
-"""Suggestions for unknown words: the nearest known word, and our name for a name of another package.
+"""Checks of arguments and settings, and the texts about mistakes in them.
 
-    PPOConfig(gamma=0.9)  # TypeError: gamma=0.9 is no argument of PPOConfig. It is called `discount` here.
+    check_count("num_envs", num_envs)                # a number from 1 up, else TypeError or ValueError
+    choice("backend", backend, words(Backend))       # one of some words, else the nearest word is suggested
+    PPOConfig(gamma=0.9)                             # TypeError: gamma=0.9 is no argument of PPOConfig. It is called
+                                                     # `discount` here.
 
 `CALLED` maps names of stable-baselines3, CleanRL, RLlib, Tianshou, SuperSuit and Gymnasium's vector environments to
 ours. Keywords, settings in YAML files and `key=value` on a command line get the same advice. No name is accepted as
@@ -10,9 +13,12 @@ another one: a wrong name stays an error.
 from __future__ import annotations
 
 import functools
+import math
+import re
 import reprlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, TypeVar, cast
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
@@ -20,6 +26,98 @@ _LONG = 5  # shortest word that counts as the beginning of a longer known word
 _ALIKE, _NEARLY_THE_SAME = 0.75, 0.9
 """Similarity from which a known word is suggested instead of the same name elsewhere in the package, and instead of the
 explanation for a name of another package that has no counterpart here."""
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number of Python or NumPy. True and False are not numbers here."""
+    return _is_real(value) and (isinstance(value, int) or math.isfinite(value))  # an int may be too large for a float
+
+
+def is_whole(value: Any) -> bool:
+    """Return whether a value is an integer of Python or NumPy. True and False do not count."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_share(value: Any) -> bool:
+    """Return whether a value is a number from 0 to 1."""
+    return is_number(value) and 0 <= value <= 1
+
+
+def check_whole(name: str, value: Any) -> None:
+    """Raise TypeError unless the value is a whole number."""
+    if not is_whole(value):
+        raise TypeError(f"{name}={value!r} is not a whole number.")
+
+
+def check_share(name: str, value: Any) -> None:
+    """Raise TypeError unless the value is a number, and ValueError unless it is from 0 to 1."""
+    if not _is_real(value):
+        raise TypeError(f"{name}={value!r} is not a number.")
+    if not is_share(value):
+        raise ValueError(f"{name}={value!r} is not a number from 0 to 1.")
+
+
+def check_count(name: str, value: Any, *, at_least: int = 1, at_most: int | None = None, what: str = "") -> None:
+    """Raise unless the value is a whole number in these bounds. `what` says what `at_most` stands for."""
+    check_whole(name, value)
+    if value < at_least:
+        raise ValueError(f"{name}={value} is too small. Give at least {at_least}.")
+    if at_most is not None and value > at_most:
+        raise ValueError(f"{name}={value} is more than {what}. Give at most {at_most}.")
+
+
+def seconds(name: str, value: Any) -> float:
+    """Return a duration of 0 seconds or more as a float, or raise ValueError."""
+    if not _is_real(value) or not value >= 0:
+        raise ValueError(f"{name}={value!r} is not a number of seconds from 0 up.")
+    return float(value)
+
+
+def optional_seconds(name: str, value: Any) -> float | None:
+    """Return a duration above 0 seconds, or None for no limit (also for infinity)."""
+    if value is None or (_is_real(value) and value == math.inf):
+        return None
+    if not seconds(name, value):
+        raise ValueError(f"{name}={value!r} leaves no time at all. Give a number of seconds above 0, or None.")
+    return float(value)
+
+
+def optional_wait(timeout: Any) -> None:
+    """Raise ValueError unless `timeout` is None or a duration of 0 seconds or more."""
+    if timeout is not None:
+        seconds("timeout", timeout)
+
+
+def yes_or_no(name: str, value: Any) -> bool:
+    """Return a bool, of NumPy too, as a bool of Python. Raise TypeError for anything else."""
+    if type(value).__name__ not in ("bool", "bool_"):  # NumPy's, which is not imported here, by its name
+        raise TypeError(f"{name}={value!r} is neither True nor False.")
+    return bool(value)
+
+
+def is_one_of(value: object, words: Collection[str]) -> bool:
+    """Return True if the value is one of these words. The value may be anything, also an array."""
+    return isinstance(value, str) and value in words
+
+
+def choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return the value if it is one of the words in `choices`, else raise ValueError."""
+    known = tuple(choices)
+    if not is_one_of(value, known):
+        raise ValueError(
+            f"{name}={value!r} is unknown. Choose one of {', '.join(map(repr, known))}.{hint(value, known)}"
+        )
+    return str(value)
+
+
+# ---- the nearest right word ------------------------------------------------------------------------------------------
 
 
 def nearest(word: object, known: Iterable[object], cutoff: float = 0.6) -> str | None:
@@ -37,11 +135,6 @@ def nearest_few(word: object, known: Iterable[object], *, most: int, cutoff: flo
     return [by_lower[one] for one in dict.fromkeys([*sorted(longer, key=len), *close])][:most]
 
 
-def is_one_of(value: object, words: Collection[str]) -> bool:
-    """Return True if the value is one of these words. The value may be anything, also an array."""
-    return isinstance(value, str) and value in words
-
-
 def hint(word: object, known: Iterable[object]) -> str:
     """Return " Did you mean ...?" for the end of an error text, or "" if no known word is like this one."""
     close = nearest(word, known) if isinstance(word, str) else None
@@ -51,10 +144,18 @@ def hint(word: object, known: Iterable[object]) -> str:
 def advice(word: object, known: Iterable[object]) -> str:
     """Return a sentence that names the nearest known word, our name for a foreign one, or all known words."""
     words = sorted(map(str, known))
-    if standard := told(word, words):
-        return standard
+    if ours := our_name(word, words):
+        return ours
     close = nearest(word, words)
     return f"Did you mean `{close}`?" if close else f"Known are {', '.join(f'`{one}`' for one in words)}."
+
+
+def our_name(name: object, known: Collection[object]) -> str:
+    """Return a sentence with our name for a foreign one and the way to convert the value, or ""."""
+    for meaning in CALLED.get(_plain(name), ()):
+        if meaning.ours in known:
+            return f"It is called `{meaning.ours}` here.{meaning.note and f' {meaning.note}'}"
+    return ""
 
 
 def unknown_keyword(owner: str, name: str, value: object, known: Collection[str], what: str = "argument") -> TypeError:
@@ -63,18 +164,57 @@ def unknown_keyword(owner: str, name: str, value: object, known: Collection[str]
     The error suggests, in this order: our name for a name of other packages, a very similar argument, the place where
     the name belongs, a similar argument, all arguments.
     """
-    close, meant = nearest(name, known), told(name, known)
-    if not meant and nearest(name, known, cutoff=_NEARLY_THE_SAME if name in ABSENT else _ALIKE) is None:
+    close, meant, plain = nearest(name, known), our_name(name, known), _plain(name)
+    if not meant and nearest(name, known, cutoff=_NEARLY_THE_SAME if plain in ABSENT else _ALIKE) is None:
         places = [
             f"`{one.ours}` of {' and '.join(filter(None, [', '.join(one.of[:-1]), one.of[-1]]))}"
-            for one in meanings_elsewhere(name, known)
+            for one in CALLED.get(plain, ())
         ]
-        meant = f"It is {' or '.join(places)}." if places else ""
-        if not meant and _plain(name) in ABSENT:
-            meant = f"{ABSENT[_plain(name)]}: leave it out."
+        meant = f"It is {' or '.join(places)}." if places else _why_absent(name)
     if not meant:
         meant = f"Those are {', '.join(known)}." if close is None else f"Did you mean {close}=?"
     return TypeError(f"{name}={reprlib.repr(value)} is no {what} of {owner}. {meant}")
+
+
+def right_setting(word: str, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
+    """Return advice for an unknown setting: our name for a foreign one, its right place, or the nearest known name.
+
+    `known` are the settings of its block. `elsewhere` has other settings, and a text that names the place of each.
+    """
+    if ours := our_name(word, known):
+        return ours
+    if word in elsewhere:
+        return f"It is {elsewhere[word]}."
+    if places := {elsewhere[one.ours]: one.note for one in CALLED.get(_plain(word), ()) if one.ours in elsewhere}:
+        return " ".join([f"It is {' or '.join(places)}.", *filter(None, dict.fromkeys(places.values()))])
+    if reason := _why_absent(word):
+        return reason
+    close = nearest(word, [*known, *elsewhere])
+    is_elsewhere = close is not None and close not in known
+    return f"Did you mean {elsewhere[str(close)]}?" if is_elsewhere else advice(word, known)
+
+
+def explain(mistake: Mapping[str, Any], right: Callable[[str], str], where: str = "") -> str:
+    """Return a mistake that pydantic found in the block `where` as a sentence or two.
+
+    `right` returns advice for the path of an unknown setting: see `right_setting`.
+    """
+    text, value, kind = mistake["msg"].removeprefix("Value error, "), mistake["input"], mistake["type"]
+    name = ".".join([*([where] if where else []), *map(str, mistake["loc"])])
+    if not mistake["loc"]:  # a text of the block itself, in sentences
+        return f"`{where}`: {text}"
+    if kind == "extra_forbidden":
+        return f"`{name}` is unknown. {right(name)}"
+    if kind == "missing":
+        return f"`{name}` is missing."
+    meant = ""
+    if kind == "literal_error":
+        meant = hint(value, re.findall(r"'(\w+)'", mistake["ctx"]["expected"]))
+    elif kind == "tuple_type":
+        meant = " Give a list, such as [64, 256]."
+    elif kind == "dict_type" and isinstance(value, str):
+        meant = f" Did you mean `{name}.name={value}`?"
+    return f"`{name}: {value!r}`: {text}.{meant}"
 
 
 def suggests_keywords(thing: Thing) -> Thing:
@@ -102,6 +242,8 @@ def suggests_keywords(thing: Thing) -> Thing:
     cast(Any, thing).__init__ = checked
     return thing
 
+
+# ---- names of other packages -----------------------------------------------------------------------------------------
 
 PPO, DQN, SAC = ("PPOConfig",), ("DQNConfig",), ("SACConfig",)
 REPLAY, ALL = DQN + SAC, PPO + DQN + SAC
@@ -254,18 +396,9 @@ ABSENT = {name: reason for names, reason in _REASONS.items() for name in names.s
 """Names of other packages that have no counterpart here, each with the reason."""
 
 
-def told(name: object, known: Collection[object]) -> str:
-    """Return a sentence with our name for a foreign one and the way to convert the value, or ""."""
-    for meaning in CALLED.get(_plain(name), ()):
-        if meaning.ours in known:
-            return f"It is called `{meaning.ours}` here.{meaning.note and f' {meaning.note}'}"
-    return ""
-
-
-def meanings_elsewhere(name: object, known: Collection[object]) -> tuple[Meaning, ...]:
-    """Return the meanings of a foreign name that are not among these words."""
-    return tuple(meaning for meaning in CALLED.get(_plain(name), ()) if meaning.ours not in known)
-
-
 def _plain(name: object) -> str:
     return str(name).lower().replace("-", "_")
+
+
+def _why_absent(name: object) -> str:
+    return f"{ABSENT[_plain(name)]}: leave it out." if _plain(name) in ABSENT else ""
