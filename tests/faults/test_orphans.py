@@ -19,8 +19,7 @@ from parallel_envs.testing import ScriptedEnv
 from tests.engine.asking import WAIT_SECONDS, ends_within, kill
 from tests.faults.broken_envs import LONG, FoundingEnv
 from tests.faults.courses import Witness
-from tests.faults.matrix import Make, reset
-from tests.faults.processes import all_end_within, left_after, marked, running
+from tests.faults.matrix import Make, all_end_within, left_after, marked, reset, running
 
 GONE_SECONDS = 2.0
 
@@ -75,15 +74,15 @@ envs.close(timeout=1000)
 MOMENTS = ["construction", "reset", "idle", "step", "restart", "close"]
 
 
-CASES = [("fork", moment, signal.SIGKILL) for moment in MOMENTS]
-CASES += [
-    (method, moment, signal.SIGKILL) for method in ("forkserver", "spawn") for moment in ("construction", "restart")
-]
-CASES += [("forkserver", "step", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV)]
+QUICK = [("fork", "step", signal.SIGKILL), ("forkserver", "close", signal.SIGTERM), ("spawn", "reset", signal.SIGHUP)]
+QUICK += [("fork", "construction", signal.SIGKILL), ("forkserver", "restart", signal.SIGKILL)]
+SLOW = [("fork", moment, signal.SIGKILL) for moment in MOMENTS]
+SLOW += [(method, moment, signal.SIGKILL) for method in ("forkserver", "spawn") for moment in MOMENTS[::4]]
+SLOW += [("forkserver", "step", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV)]
+CASES = [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW if case not in QUICK)]
 
 
 @pytest.mark.parametrize(("method", "moment", "number"), CASES)
-@pytest.mark.slow(sample=True)
 def test_nothing_outlives_a_process_that_a_signal_ends(method: str, tmp_path: Path, moment: str, number: int) -> None:
     os.mkfifo(tmp_path / "come")
     with running(tmp_path, SCRIPT, method, moment) as (process, mark):
@@ -158,7 +157,7 @@ time.sleep(1000)
 
 @pytest.mark.parametrize(
     ("method", "maker"),
-    [("fork", "the main thread"), ("fork", "a thread that has ended"), ("forkserver", "a thread that has ended")],
+    [("fork", "a thread that has ended"), pytest.param("forkserver", "the main thread", marks=pytest.mark.slow)],
 )
 def test_no_hanging_worker_outlives_both_its_supervisor_and_its_program(
     tmp_path: Path, method: str, maker: str

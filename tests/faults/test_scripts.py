@@ -13,8 +13,7 @@ import pytest
 from parallel_envs.testing import Fault, Moment, ScriptedEnv
 from tests.engine.asking import WAIT_SECONDS
 from tests.engine.scripts import run_script, running_script
-from tests.faults.matrix import Make, error_of, faulty, reset, step, within
-from tests.faults.processes import all_end_within
+from tests.faults.matrix import CLOSE_SECONDS, Make, all_end_within, error_of, faulty, reset, step, within
 
 LOOP = """
 import numpy as np
@@ -39,9 +38,13 @@ LOOPS = {
 
 
 @pytest.mark.parametrize(
-    ("method", "loop"), [("forkserver", loop) for loop in LOOPS] + [("fork", "quick steps"), ("spawn", "quick steps")]
+    ("method", "loop"),
+    [
+        *(("forkserver", "a step that hangs"), ("fork", "with restarts")),
+        *(pytest.param("forkserver", loop, marks=pytest.mark.slow) for loop in ("quick steps", "flights")),
+        pytest.param("spawn", "quick steps", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.slow(sample=True)
 def test_ctrl_c_is_one_traceback_and_no_worker_noise(method: str, tmp_path: Path, loop: str) -> None:
     env, line, settings = LOOPS[loop]
     with running_script(tmp_path, LOOP.format(env=env, settings=settings, loop=line), method) as process:
@@ -113,7 +116,9 @@ def test_an_env_that_cannot_be_closed_is_named_once_and_shortly(tmp_path: Path) 
     assert "engine/" not in told  # the way there is the package's own
 
 
-METHODS = pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+METHODS = pytest.mark.parametrize(
+    "method", ["forkserver", *(pytest.param(one, marks=pytest.mark.slow) for one in ("fork", "spawn"))]
+)
 
 DEBUGGED = """
 from parallel_envs import EnvError, ParallelEnvManager
@@ -247,6 +252,6 @@ def test_a_restart_says_why_and_what_is_raised_is_no_warning(
             step(envs)
         assert logged(caplog, logging.WARNING) == []
         assert fault is not Fault.OS_EXIT or any("exit code 17" in line for line in logged(caplog, logging.INFO))
-    envs.close()
+    envs.close(timeout=CLOSE_SECONDS)
     assert {record.name.partition(".")[0] for record in caplog.records} == {"parallel_envs"}
     assert {type(part) for record in caplog.records for part in (record.args or ())} <= {int, float, str}  # no env

@@ -34,8 +34,7 @@ from tests.engine.asking import WAIT_SECONDS, ends_within, reply_to, value_of
 from tests.engine.scripts import run_script, running_script
 from tests.faults.broken_envs import LONG
 from tests.faults.courses import Witness
-from tests.faults.matrix import Make, reset, step, within
-from tests.faults.processes import stops_within
+from tests.faults.matrix import Make, reset, step, stops_within, within
 from tests.gates import Gate
 
 SmallEnv = partial(ScriptedEnv, **LONG)

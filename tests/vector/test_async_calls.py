@@ -15,7 +15,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import StepTimeout
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
-from tests.faults.processes import all_end_within
+from tests.faults.matrix import all_end_within
 from tests.gates import Gate
 from tests.vector.conftest import Make, Manager, opened
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv

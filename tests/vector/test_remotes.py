@@ -15,7 +15,7 @@ from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import ClosedError
 from parallel_envs.tasks import RESAMPLE
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
-from tests.faults.processes import all_end_within
+from tests.faults.matrix import all_end_within
 from tests.gates import Gate
 from tests.vector.conftest import Make
 from tests.vector.small_envs import CountingEnv
