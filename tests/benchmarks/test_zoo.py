@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +14,7 @@ from typer.testing import CliRunner
 from benchmarks import cli
 from benchmarks.zoo import (
     OURS_FEW,
+    ManyAgents,
     OursTogether,
     PlainLoop,
     ZooPlan,
@@ -22,7 +25,23 @@ from benchmarks.zoo import (
 from parallel_envs.bench.envs import EnvChoice
 from parallel_envs.bench.measure import Pace
 from parallel_envs.bench.runners import Runner
-from tests.benchmarks.zoo_stage import LeavingAgents
+
+NUM_AGENTS = 3
+
+
+class LeavingAgents(ManyAgents):
+    """Agent `i` leaves in step `i + 1`."""
+
+    def __init__(self) -> None:
+        super().__init__(NUM_AGENTS)
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        assert actions.keys() == set(self.agents)
+        there, self.agents = self.agents, self.agents[1:]
+        ends = {agent: agent not in self.agents for agent in there}
+        seen = {agent: self._points[:, 0].repeat(2)[:4] for agent in there}
+        return seen, dict.fromkeys(there, 1.0), ends, dict.fromkeys(there, False), {agent: {} for agent in there}
+
 
 PACE = Pace(seconds=0.02, rounds=2)
 LEAVING = EnvChoice("leaving", LeavingAgents)

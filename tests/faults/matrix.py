@@ -78,12 +78,10 @@ LENGTHS = {Moment.AUTORESET: (1,)}
 
 
 def name(value: object) -> str | None:
-    """Name a test after its fault and moment."""
     return value.value if isinstance(value, Fault | Moment) else None
 
 
 def scripted(moment: Moment) -> dict[str, Any]:
-    """Settings of the env, faulty or sound."""
     return {"episode_lengths": LENGTHS.get(moment, (100,))}
 
 
@@ -161,7 +159,6 @@ def text_of(fault: Fault, moment: Moment, env: int = 1) -> str:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """The block is over in this time."""
     began = time.monotonic()
     yield
     took = time.monotonic() - began
@@ -175,7 +172,6 @@ QUIET_LOOKS = 3
 
 
 def stops_within(pid: int, seconds: float) -> bool:
-    """Whether a process is stopped by then."""
     deadline = time.monotonic() + seconds
     while (state := state_of(pid)) != "T" and time.monotonic() < deadline:
         os.sched_yield()
@@ -183,7 +179,6 @@ def stops_within(pid: int, seconds: float) -> bool:
 
 
 def state_of(pid: int) -> str:
-    """The letter of its state; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except OSError:
@@ -212,7 +207,6 @@ def left_after(seconds: float, mark: str) -> set[int]:
 
 
 def all_end_within(pids: set[int], seconds: float) -> bool:
-    """Whether all of them have ended by then."""
     deadline = time.monotonic() + seconds
     return all(ends_within(pid, max(deadline - time.monotonic(), 0.0)) for pid in pids)
 

@@ -138,21 +138,6 @@ def test_a_single_env_that_is_late_is_told_and_may_be_restarted(make: Make, gate
     assert infos["worker_restarted"].tolist() == [True]
 
 
-def test_a_late_reply_never_answers_a_later_question(make: Make, gate: Gate) -> None:
-    """It may come before its worker is replaced, amid that, or never: what is asked next is answered rightly."""
-    envs = make([partial(GatedEnv, gate.path), CountingEnv])
-    reset(envs)
-    with pytest.raises(StepTimeout):
-        step(envs)
-    gate.let_through()
-    envs.restart(0)
-    envs.step_wait()
-    gate.let_through()
-    assert envs.call("add", 5, env_ids=0) == (5,)
-    assert envs.reset(seed=0)[0].tolist() == [[1, 0], [1, 0]]
-    assert envs.step(TWO, timeout=20.0)[0].tolist() == [[1, 1], [1, 1]]
-
-
 @pytest.mark.parametrize(("fault", "num_workers"), [(Fault.SLEEP, 1), (Fault.INFINITE_LOOP, 4)], ids=name)
 def test_a_restart_amid_a_step_marks_its_rows(make: Make, tmp_path: Path, fault: Fault, num_workers: int) -> None:
     fns = [*[sound(Moment.STEP)] * 3, faulty(fault, Moment.STEP, tmp_path / "broken")]

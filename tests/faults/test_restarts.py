@@ -277,6 +277,12 @@ def beside(make: Make, broken: Callable[[], Any], **settings: Any) -> Any:
     return make([partial(ScriptedEnv, **LONG), broken], **settings)
 
 
+def play(envs: Any, count: int) -> None:
+    reset(envs)
+    for _ in range(count):
+        step(envs)
+
+
 SPENT = "Worker 1 was restarted 2 times within 600 seconds, which is as often as max_restarts allows."
 IN_ITS_RESET = "Env 1 raised LookupError during the reset after a restart: reset of life 3"
 UNMADE, RAISES = "during its construction", "Env 1 raised LookupError"
@@ -304,21 +310,15 @@ def test_a_part_that_breaks_too_often_is_given_up(make: Make, tmp_path: Path, ca
     later = {moment.removeprefix("during its "): way for moment, way in later.items()}
     envs = beside(make, partial(BreakingEnv, tmp_path / "lives", {"step": first}, later), **settings)
     with within(20.0), pytest.raises(kind) as caught:
-        reset_and_step(envs, 10)
+        play(envs, 10)
     told = "\n".join([str(caught.value), *caught.value.__notes__])
     assert all(text in told for text in texts), told
-
-
-def reset_and_step(envs: Any, count: int) -> None:
-    reset(envs)
-    for _ in range(count):
-        step(envs)
 
 
 def test_after_giving_up_the_others_go_on_and_a_restart_is_possible(make: Make, tmp_path: Path) -> None:
     envs = beside(make, always("raise", tmp_path / "lives"), max_restarts=1)
     with pytest.raises(EnvError):
-        reset_and_step(envs, 3)
+        play(envs, 3)
     assert envs.get_attr("elapsed", env_ids=0) == (3,)
     envs.restart(1)
     assert step(envs)[3].tolist() == [False, True]
@@ -443,7 +443,7 @@ def test_the_reason_is_told_each_time(make: Make, tmp_path: Path, num_workers: i
     assert envs.step(TWO)[0].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("backend", ["thread", "process"])
+@pytest.mark.parametrize("backend", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_the_reason_is_told_after_a_restart_by_hand(make: Make, tmp_path: Path, backend: str) -> None:
     envs = fragile(make, tmp_path / "lives", refuse, fail, backend=backend)
     again = lambda: envs.restart([1])  # noqa: E731  # what is asked

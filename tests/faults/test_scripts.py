@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -57,41 +56,6 @@ def test_ctrl_c_is_one_traceback_and_no_worker_noise(method: str, tmp_path: Path
     assert process.returncode == -signal.SIGINT
     assert (told.count("Traceback"), told.count("KeyboardInterrupt")) == (1, 1)
     assert "[env worker" not in told
-
-
-CTRL_C_CAUGHT = """
-import numpy as np
-from parallel_envs import ParallelEnvManager
-from parallel_envs.testing import ScriptedEnv
-
-class SlowOnceEnv(ScriptedEnv):
-    def step(self, action):
-        if self.elapsed == 0:
-            time.sleep(0.5)
-        return super().step(action)
-
-envs = ParallelEnvManager([lambda: SlowOnceEnv(episode_lengths=[100])] * 2, context=sys.argv[1])
-envs.reset(seed=0)
-print("ready", flush=True)
-try:
-    envs.step([0, 0])
-except KeyboardInterrupt:
-    envs.step_wait()
-    for _ in range(3):
-        envs.step([0, 0])
-print(*envs.get_attr("elapsed"), flush=True)
-"""
-
-
-def test_after_ctrl_c_a_script_may_wait_again(tmp_path: Path) -> None:
-    with running_script(tmp_path, CTRL_C_CAUGHT, "forkserver") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.1)
-        os.killpg(process.pid, signal.SIGINT)
-        told, errors = process.communicate(timeout=WAIT_SECONDS)
-    assert (told, errors) == ("4 4\n", "")
 
 
 UNCLOSABLE = """
