@@ -216,10 +216,6 @@ class Driver:
         assert isinstance(value, Slice), value
         return value
 
-    def ask(self, method: str) -> Any:
-        """Call a method of the runner, which has a minute to return, and return its value."""
-        return self._request(method, _RUN_TIMEOUT)[0]
-
     def close(self) -> float:
         """Close the environments; return the seconds it took. They can be opened again."""
         return self._request("close", _CLOSE_TIMEOUT)[1]

@@ -22,7 +22,7 @@ from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.testing import Fault, Moment, ScriptedEnv, assert_same_batch
 from tests.engine.asking import WAIT_SECONDS, ends_within
 from tests.faults import matrix
-from tests.faults.broken_envs import lives
+from tests.faults.broken_envs import Breaking
 from tests.faults.matrix import SHORT, SLACK, Make, covering, faulty, name, reset, sound, step, within
 from tests.gates import Gate, wait_at
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
@@ -200,37 +200,16 @@ def test_a_death_in_a_call_advises_what_is_left_to_do(make: Make) -> None:
         assert ("the next step or reset does so by itself" in str(caught.value)) is not is_known
 
 
-class DyingEnv(CountingEnv):
-    """Ends its worker in its first life (without notes: in every life), at its first `moment`."""
+class DyingEnv(Breaking, CountingEnv):
+    """Ends its worker in its first life, at its first `moment`, and opens the gate, if any, in its second."""
 
-    def __init__(self, notes: Path | None, moment: str) -> None:
-        super().__init__(100)
-        self.moment = moment if notes is None or lives(notes) == 1 else ""
-        self.die_at("init")
-
-    def die_at(self, moment: str) -> None:
-        if self.moment == moment:
-            os._exit(7)
-
-    def reset(self, **arguments: Any) -> Any:
-        self.die_at("reset")
-        return super().reset(**arguments)
-
-    def step(self, action: Any) -> Any:
-        self.die_at("step")
-        return super().step(action)
+    def __init__(self, notes: Path | None, moment: str, gate: Path | None = None) -> None:
+        super().__init__(notes, {moment: "exit"}, {}, length=100)
+        if gate is not None and self.life == 2:
+            gate.write_bytes(b".")
 
     def slow_call(self) -> str:
         os._exit(7)
-
-
-class OpeningEnv(DyingEnv):
-    """Dies in its first step, and opens the gate in its second life."""
-
-    def __init__(self, notes: Path, gate: Path) -> None:
-        super().__init__(notes, "step")
-        if self.moment == "":
-            gate.write_bytes(b".")
 
 
 def slow_to_make(gate: Path) -> CountingEnv:
@@ -331,8 +310,11 @@ def test_a_sibling_that_hangs_after_a_death_is_told_too(make: Make, gate: Gate, 
 def test_a_death_in_construction_or_a_reset_is_raised_while_others_are_at_work(
     make: Make, gate: Gate, tmp_path: Path
 ) -> None:
-    with pytest.raises(WorkerDied, match=r"^Worker 1 .*exit code 7 during its construction\."):
-        make([partial(slow_to_make, gate.path), partial(DyingEnv, tmp_path / "lives", "init")], start_timeout=60.0)
+    with pytest.raises(WorkerDied, match=r"^Worker 1 .*exit code 1 during its construction\."):
+        make(
+            [partial(slow_to_make, gate.path), partial(DyingEnv, tmp_path / "lives", "construction")],
+            start_timeout=60.0,
+        )
     envs = make([partial(SlowResetEnv, gate.path), partial(DyingEnv, tmp_path / "of resets", "reset")], **PATIENT)
     with pytest.raises(WorkerDied, match=r"during reset\..*Still at work: env 0\."):
         envs.reset(seed=0)
@@ -371,7 +353,7 @@ def test_a_death_beside_envs_on_their_way_is_raised_at_once(make: Make, gate: Ga
 @pytest.mark.parametrize("own_pace", [False, True], ids=["step", "send"])
 def test_a_restart_waits_for_nobody_at_work(make: Make, gate: Gate, tmp_path: Path, own_pace: bool) -> None:
     """The gate opens only when the dying env has begun its second life."""
-    opening = partial(OpeningEnv, tmp_path / "lives", gate.path)
+    opening = partial(DyingEnv, tmp_path / "lives", "step", gate.path)
     fns: list[Any] = [partial(GatedEnv, gate.path), opening, partial(CountingEnv, 100)]
     envs = make(fns, **PATIENT, on_failure="restart", copy=not own_pace)
     envs.reset(seed=0)

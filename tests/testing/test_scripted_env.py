@@ -25,7 +25,7 @@ from tests.strategies import scripted_factories
 
 Env = gym.Env[Any, Any]
 
-slow = settings(derandomize=True, database=None, deadline=None, max_examples=40)
+slow = settings(derandomize=True, database=None, deadline=None, max_examples=20)
 
 
 def course(env: Env, actions: list[Any], seed: int = 0) -> Iterator[Any]:
