@@ -113,7 +113,7 @@ def test_tasks_follow_from_the_seed_alone(family: Any) -> None:
     assert family.sample_tasks(9, seed=3)[:4] == one[:4]
     assert family.sample_tasks(5, seed=0) != family.sample_tasks(5, seed=1)
     assert family.sample_tasks(0) == []
-    with pytest.raises(ValueError, match="num_tasks=-1 is too few"):
+    with pytest.raises(ValueError, match="num_tasks=-1 is too small"):
         family.sample_tasks(-1)
     assert family().get_task() == family.sample_tasks(1)[0]
     assert pickle.loads(pickle.dumps(one[0])) == one[0]
