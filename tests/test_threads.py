@@ -71,17 +71,17 @@ class Running:
         except BaseException as error:  # noqa: BLE001  # the test looks at it
             self.errors[number] = error
 
+    def wait(self) -> None:
+        for thread in self._threads:
+            thread.join(LONG)
+        assert not any(thread.is_alive() for thread in self._threads), "a call hangs"
+
     def join(self) -> list[Any]:
         """Wait for all of them. Their results, in order; the first error is raised."""
         self.wait()
         for error in self.errors.values():
             raise error
         return [self.results[number] for number in sorted(self.results)]
-
-    def wait(self) -> None:
-        for thread in self._threads:
-            thread.join(LONG)
-        assert not any(thread.is_alive() for thread in self._threads), "a call hangs"
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
@@ -304,12 +304,11 @@ class HeldAgents(ScriptedAgentsEnv):
 def busy_agents(folder: Path) -> Iterator[Stage]:
     with MultiAgentEnvManager([partial(HeldAgents, [{"a": Stay(50), "b": Stay(50)}])] * 2, backend="serial") as envs:
         envs.reset(seed=1)
-        actions = {agent: envs.action_space(agent).sample() for agent in envs.agents_now}
+        actions = {agent: np.zeros(2, int) for agent in envs.agents_now}
         refused: list[Callable[[], Any]] = [envs.reset, envs.step_wait, envs.recv, envs.stats, envs.single_env(0).reset]
         refused += [partial(envs.step, actions), partial(envs.send, actions), partial(envs.recv_env, 0)]
         refused += [partial(envs.agents, 0), partial(collect, envs.envs, None, 1, random_actions=True)]
-        again = lambda _: envs.step({agent: envs.action_space(agent).sample() for agent in envs.agents_now})  # noqa: E731
-        yield Stage("MultiAgentEnvManager", lambda: envs.step(actions), refused, int, again)
+        yield Stage("MultiAgentEnvManager", lambda: envs.step(actions), refused, int, lambda _: envs.step(actions))
 
 
 @contextlib.contextmanager
@@ -402,10 +401,6 @@ def test_envs_a_step_may_be_begun_by_one_thread_and_ended_by_another() -> None:
     at_once(envs.close)
 
 
-def left_or_right(observation: Any) -> int:
-    return int(observation[2] > 0)
-
-
 def endless_groups(where: str) -> tuple[Callable[[], Any], ...]:
     manager = EnvStateManager(groups_config(where))
     return lambda: manager.reset(seed=3), lambda: manager.step(inputs(EVERY)), manager.close
@@ -488,26 +483,22 @@ def inputs(envs: Iterable[int]) -> list[dict[str, Any]]:
 EVERY = range(4)
 
 
+def play_groups(manager: EnvStateManager, envs: tuple[int, ...]) -> list[Any]:
+    return [manager.step(inputs(envs)) for _ in range(30)]
+
+
 @pytest.mark.parametrize("where", ["caller", "process", "both"])
 def test_groups_two_threads_step_disjoint_environments_as_one_would(where: str) -> None:
-    def play(manager: EnvStateManager, envs: tuple[int, ...], entries: list[Any]) -> None:
-        entries.extend(manager.step(inputs(envs)) for _ in range(30))
-
-    told: dict[str, Any] = {}
-    for how in ("serial", "threads"):
+    told: list[Any] = []
+    for is_threaded in (False, True):
         with EnvStateManager(groups_config(where)) as manager:
             manager.reset(seed=3)
-            lists: list[list[Any]] = [[], []]
-            plays = [partial(play, manager, envs, own) for envs, own in zip([(0, 2), (1, 3)], lists, strict=True)]
-            if how == "threads":
-                at_once(*plays)
-            else:
-                plays[0]()
-                plays[1]()
-            told[how] = lists, manager.statuses, manager.get_rollout_states(), manager.metrics()
-    assert_same_batch(told["threads"][0], told["serial"][0])
-    assert told["threads"][1] == told["serial"][1]
-    assert_same_batch(told["threads"][2:], told["serial"][2:])
+            plays = [partial(play_groups, manager, envs) for envs in ((0, 2), (1, 3))]
+            lists = at_once(*plays) if is_threaded else [play() for play in plays]
+            told.append([lists, list(manager.statuses), manager.get_rollout_states(), manager.metrics()])
+    assert told[1][1] == told[0][1]
+    for place in (0, 2, 3):
+        assert_same_batch(told[1][place], told[0][place])
 
 
 AGENTS = "abc"
@@ -599,7 +590,7 @@ def test_tasks_sources_may_be_changed_by_any_thread() -> None:
 
 def collected(backend: Backend, seed: int) -> Any:
     with cart_pole(backend) as envs:
-        rollouts = collect(envs, FunctionPolicy(left_or_right), 6, seed=seed)
+        rollouts = collect(envs, FunctionPolicy(lambda observation: int(observation[2] > 0)), 6, seed=seed)
     return [(one.id, one.rewards.tolist(), one.chain.tolist()) for one in rollouts]
 
 

@@ -181,8 +181,8 @@ def test_a_reset_takes_back_what_the_next_step_would_have_said_and_two_restarts_
     assert step(envs)[3].all()
 
 
-def test_the_process_is_another_unless_it_has_other_envs_too(make: Make, method: str) -> None:
-    envs = make([CountingEnv] * 3, context=method, num_workers=2)
+def test_the_process_is_another_unless_it_has_other_envs_too(make: Make) -> None:
+    envs = make([CountingEnv] * 3, num_workers=2)
     reset(envs)
     step(envs)
     before = [row["pid"] for row in envs.stats()]
