@@ -234,17 +234,15 @@ def test_moves_are_cut_off_and_the_furthest_point_is_in_the_observation_space(ho
 
 
 @every_family
-@pytest.mark.parametrize("backend", ["serial", "process"])
-def test_every_env_of_a_manager_plays_its_own_task_as_in_gymnasium(family: Any, backend: Any) -> None:
+def test_every_env_of_a_manager_plays_its_own_task_as_in_gymnasium(family: Any) -> None:
     tasks = family.sample_tasks(3, seed=4)
-    with ParallelEnvManager([family] * 3, num_workers=2, backend=backend, context="fork") as envs:
+    with ParallelEnvManager([family] * 3, num_workers=2, context="fork") as envs:
         envs.reset(seed=0, tasks=tasks)
         assert envs.get_tasks() == tasks
         for _ in range(family().horizon + 2):
             envs.step(envs.action_space.sample())
         assert envs.get_tasks() == tasks
-    if backend == "serial":
-        check_vector_env(family, 0, 40, backend=backend)
+    check_vector_env(family, 0, 40, backend="serial")
 
 
 @pytest.mark.parametrize(
