@@ -32,7 +32,7 @@ explanation for a name of another package that has no counterpart here."""
 
 
 def _is_real(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+    return type(value) in (int, float) or (isinstance(value, Real) and not isinstance(value, bool))
 
 
 def is_number(value: Any) -> bool:
@@ -42,7 +42,8 @@ def is_number(value: Any) -> bool:
 
 def is_whole(value: Any) -> bool:
     """Return whether a value is an integer of Python or NumPy. True and False do not count."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    # The first comparison is for speed: seeds of every episode and environment are checked.
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
 def is_share(value: Any) -> bool:

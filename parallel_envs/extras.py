@@ -16,13 +16,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from parallel_envs.errors import MissingExtra
 
 EXTRA_OF = {
@@ -92,7 +92,9 @@ def _missing(what: str, module: str) -> MissingExtra:
 
 def shell_command(script: str, module: str, words: str) -> str:
     """Return a command that starts a script of this Python environment: by its name, its path, or `python -m`."""
+    import shlex
     import shutil
+    from pathlib import Path
 
     from parallel_envs.files import is_file
 
@@ -106,6 +108,8 @@ def shell_command(script: str, module: str, words: str) -> str:
 
 def as_argument(path: Path) -> str:
     """Return a path as one word of a shell that no command takes for an option."""
+    import shlex
+
     text = str(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 

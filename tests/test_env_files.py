@@ -15,7 +15,6 @@ from typer.testing import Result
 
 from parallel_envs import ParallelEnvManager, evaluate, make_env, make_parallel_env
 from parallel_envs.bench import envs as bench_envs
-from parallel_envs.choices import Backend
 from parallel_envs.env_files import FileFactory, absolute
 from parallel_envs.errors import EnvError, UntrustedName
 from parallel_envs.evaluation import BadEvaluation, missions_of
@@ -73,14 +72,11 @@ def told(result: Result) -> str:
     return " ".join(result.output.replace("│", " ").split())
 
 
-@pytest.mark.parametrize(("backend", "context"), [("process", "spawn"), ("process", "forkserver"), ("serial", None)])
+@pytest.mark.parametrize("options", [{"context": "spawn"}, {"context": "forkserver"}, {"backend": "serial"}])
 def test_a_manager_takes_it_in_every_kind_of_worker(
-    backend: Backend, context: str | None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options: dict[str, Any] = {} if context is None else {"context": context}
-    with ParallelEnvManager(
-        "./corridor.py:Corridor", num_envs=2, env_kwargs={"length": 2}, backend=backend, **options
-    ) as envs:
+    with ParallelEnvManager("./corridor.py:Corridor", num_envs=2, env_kwargs={"length": 2}, **options) as envs:
         monkeypatch.chdir(tmp_path)  # workers that are started later know the file all the same
         envs.reset(seed=0)
         _, rewards, terminated, _, infos = envs.step(np.zeros(2, np.int64))
@@ -107,12 +103,6 @@ def test_every_interface_takes_it(folder: Path, tmp_path: Path, monkeypatch: pyt
     assert mission.env == f"{folder / 'corridor.py'}:Corridor"
 
 
-def test_the_benchmark_takes_it(folder: Path) -> None:
-    bench_envs.resolve("./corridor.py:Corridor")
-    with pytest.raises(bench_envs.UnknownEnv, match=r"there is no file .*coridor.py. Did you mean 'corridor.py'"):
-        bench_envs.resolve("./coridor.py:Corridor")
-
-
 def test_eval_resumes_from_another_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = evaluate("./corridor.py:Corridor?length=4", "random", 2, jobs=1)
     assert found.missions == ("corridor.py:Corridor?length=4",)
@@ -134,7 +124,7 @@ def test_eval_resumes_from_another_folder(folder: Path, tmp_path: Path, monkeypa
 
 
 def test_a_missing_file_is_told_before_anything_starts_with_the_nearest(folder: Path) -> None:
-    for make in (env_factory, FileFactory.of, lambda name: ParallelEnvManager(name, num_envs=2)):
+    for make in (env_factory, FileFactory.of, bench_envs.resolve, lambda name: ParallelEnvManager(name, num_envs=2)):
         with pytest.raises(ValueError, match=r"there is no file .*/coridor\.py\. Did you mean 'corridor\.py'"):
             make("./coridor.py:Corridor")
     with pytest.raises(BadEvaluation, match="there is no file"):
@@ -155,21 +145,18 @@ def test_a_neighbour_of_another_folder_and_a_relative_import_are_refused(tmp_pat
             FileFactory.of(f"{tmp_path}/env.py:make")()
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "text"),
-    [
+def test_missing_classes_and_errors_are_told(folder: Path) -> None:
+    for name, error, text in (
         ("./corridor.py:Coridor", AttributeError, r"corridor\.py defines no 'Coridor'\. Did you mean 'Corridor'"),
         ("./broken.py:Env", ImportError, r"broken\.py raised LookupError when it was imported: no licence"),
-    ],
-)
-def test_missing_classes_and_errors_are_told(name: str, error: type[Exception], text: str, folder: Path) -> None:
-    with pytest.raises(error, match=text):
-        env_factory(name)()
-    with pytest.raises(EnvError, match=text):
-        ParallelEnvManager(name, num_envs=2, num_workers=1)
-    result = command("eval", "-m", name, "-p", "random", "-e", "1")
-    assert result.exit_code == 2
-    assert re.search(text, told(result))
+    ):
+        with pytest.raises(error, match=text):
+            env_factory(name)()
+        with pytest.raises(EnvError, match=text):
+            ParallelEnvManager(name, num_envs=2, num_workers=1)
+        result = command("eval", "-m", name, "-p", "random", "-e", "1")
+        assert result.exit_code == 2
+        assert re.search(text, told(result))
 
 
 def test_a_strangers_settings_may_name_a_file_only_if_the_user_trusts_it(folder: Path) -> None:

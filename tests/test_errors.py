@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import multiprocessing
 import pickle
 import re
@@ -33,7 +34,6 @@ from parallel_envs.errors import (
     WorkerStartError,
     WorkerTimeout,
 )
-from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
 from tests.engine.scripts import run_script
 
 BUILTIN_ERRORS = sorted(
@@ -74,9 +74,8 @@ def test_an_interrupted_collection_is_a_ctrl_c_and_no_error() -> None:
 OWN_ARGUMENTS = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup"}
 
 
-@pytest.mark.parametrize("kind", [RemoteError, EnvError, PolicyError])
-def test_a_remote_error_is_an_instance_of_the_type_it_had(kind: type[RemoteError]) -> None:
-    for name in BUILTIN_ERRORS:
+def test_a_remote_error_is_an_instance_of_the_type_it_had() -> None:
+    for kind, name in itertools.product((RemoteError, EnvError, PolicyError), BUILTIN_ERRORS):
         error = raised_as(kind, name)
         assert isinstance(error, kind)
         assert isinstance(error, getattr(builtins, name)) or name in OWN_ARGUMENTS
@@ -166,9 +165,6 @@ def test_errors_of_other_envs_stand_in_notes(backend: Backend) -> None:
     assert isinstance(error, ValueError)
     assert error.env_ids == (0, 2, 3)
     assert error.__notes__ == ["Env 2 raised KeyError: 'of env 2'", "Env 3 raised IndexError: of env 3"]
-    shown = "".join(traceback.format_exception(error))
-    assert "of env 2" in shown
-    assert "of env 3" in shown
 
 
 class TooHot(Exception):
@@ -335,23 +331,6 @@ def test_types_come_up_from_wherever_an_env_may_raise(backend: Any, where: str, 
             parallel_envs.ParallelEnvManager([partial(gymnasium.make, "CartPoleee-v1")], backend=backend)
 
 
-def test_types_of_agents_envs_come_up_too(backend: Any) -> None:
-    factory = partial(AgentsTrouble, 2)
-    with parallel_envs.MultiAgentEnvManager([factory], backend=backend) as envs:
-        envs.reset(seed=0)
-        with pytest.raises(TooHot) as caught:
-            envs.step({agent: np.zeros(1, int) for agent in envs.agents_now})
-    assert isinstance(caught.value, EnvError)
-
-
-class AgentsTrouble(ScriptedAgentsEnv):
-    def __init__(self, agents: int) -> None:
-        super().__init__([{f"a{number}": Stay(9) for number in range(agents)}])
-
-    def step(self, actions: Any) -> Any:
-        raise hot()
-
-
 SCRIPT = """
 import gymnasium, numpy as np
 from parallel_envs import EnvError, ParallelEnvManager
@@ -405,8 +384,8 @@ def errors_of_every_class() -> list[Exception]:
     return found
 
 
-@pytest.mark.parametrize("error", errors_of_every_class(), ids=repr)
-def test_an_error_can_travel_on(error: Exception) -> None:
+def test_an_error_can_travel_on() -> None:
     """A user's own pool, or a cluster's, sends on what its task raised."""
-    arrived = pickle.loads(pickle.dumps(error))
-    assert (type(arrived), str(arrived), vars(arrived)) == (type(error), str(error), vars(error))
+    for error in errors_of_every_class():
+        arrived = pickle.loads(pickle.dumps(error))
+        assert (type(arrived), str(arrived), vars(arrived)) == (type(error), str(error), vars(error))

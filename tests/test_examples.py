@@ -31,6 +31,7 @@ def test_meta_rollouts_are_the_same_on_workers_and_without(family: str, needs: s
         assert told in shown
 
 
+@pytest.mark.slow
 def test_a_policy_that_remembers_the_goal_does_better_in_the_second_episode() -> None:
     shown = output_of("meta_rollouts.py", "gridnavi")
     assert "the same rollouts: yes" in shown  # on workers and without

@@ -114,8 +114,8 @@ SPREAD = "mpe2.simple_spread_v3"
 SLOW = pytest.mark.slow
 COMMANDS = [
     ("eval -m CartPole-v1 -p random --record best", "moviepy", "Videos need moviepy, which is not installed", "video"),
-    ("bench own", "torch", "This benchmark needs torch, which is not installed", "learn"),
-    ("train config.yaml", "torch", "Training needs torch, which is not installed", "learn"),
+    ("benchmarks iteration", "torch", "This benchmark needs torch, which is not installed", "learn"),
+    pytest.param("train config.yaml", "torch", "Training needs torch, which is not installed", "learn", marks=SLOW),
     pytest.param("tasks mpe2.simple_v3", "mpe2", "Its package is not installed", "envs", marks=SLOW),
     pytest.param("eval -m CartPole-v1 -p run", "torch", "needs torch, which is not installed", "learn", marks=SLOW),
     pytest.param("train config.yaml env=ale_py:ALE/Pong-v5", "ale_py", "", "envs", marks=SLOW),
@@ -130,9 +130,8 @@ def test_commands_say_it_in_a_line(words: str, blocked: str, sentence: str, extr
     (tmp_path / "config.yaml").write_text("env: CartPole-v1\ntotal_steps: 8\nbackend: serial\n")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("{}")
-    own = "from parallel_envs.bench.cli import app as bench\nbench.command('own')(lambda: __import__('torch'))\n"
-    code = own if words == "bench own" else ""
-    code += f"from parallel_envs.cli import app\napp({words.split()!r}, prog_name='parallel-envs')\n"
+    package, *arguments = words.split() if words.startswith("benchmarks") else ["parallel_envs", *words.split()]
+    code = f"sys.path.insert(0, {str(ROOT)!r})\nfrom {package}.cli import app\napp({arguments!r}, prog_name='it')\n"
     done = ran(BLOCK.format(modules=(blocked,)) + code, tmp_path)
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert sentence in done.stderr
@@ -181,7 +180,7 @@ with EnvStateManager(config, mode="train") as manager:
 """
 
 
-@pytest.mark.parametrize("platform", ["darwin", "win32"])
+@pytest.mark.parametrize("platform", ["darwin", pytest.param("win32", marks=SLOW)])
 def test_serial_and_threads_work_on_other_systems(platform: str, tmp_path: Path) -> None:
     """As far as that can be tried on Linux: what those systems lack is taken away before the package is imported."""
     pytest.importorskip("mpe2")

@@ -36,7 +36,6 @@ WORDS = ["a", "b", "c", "d", "e"]
 
 Pool = Callable[..., Any]
 POOLS: list[Pool] = [FixedTasks, UniformTasks, CycleTasks, ScoredTasks]
-RANDOM: list[Pool] = [UniformTasks, CycleTasks, ScoredTasks]
 
 seeds = st.integers(0, 2**64)
 places = st.integers(0, 5000)
@@ -82,10 +81,10 @@ def test_a_draw_does_not_depend_on_what_was_asked_before(pool: Pool, seed: int, 
         assert source.task_for(env, episode) == pool(WORDS, seed).task_for(env, episode)
 
 
-@pytest.mark.parametrize("pool", RANDOM)
-def test_seeds_differ(pool: Pool) -> None:
-    courses = [drawn(pool(list(range(50)), seed)) for seed in range(4)]
-    assert all(first != second for place, first in enumerate(courses) for second in courses[:place])
+def test_seeds_differ() -> None:
+    for pool in (UniformTasks, CycleTasks, ScoredTasks):
+        courses = [drawn(pool(list(range(50)), seed)) for seed in range(4)]
+        assert all(first != second for place, first in enumerate(courses) for second in courses[:place])
 
 
 @given(seed=seeds, num_tasks=st.integers(1, 12), num_envs=st.integers(1, 9), num_cycles=st.integers(1, 4))

@@ -208,18 +208,10 @@ class Report:
     table: Table
     notes: Sequence[str] = ()
 
-    def document(self) -> dict[str, Any]:
-        """Return the content of a JSON file."""
-        return {
-            "schema": SCHEMA,
-            "command": self.command,
-            "machine": machines.facts(),
-            "settings": dict(self.settings),
-            "rows": [dict(row) for row in self.rows],
-        }
-
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps(self.document(), indent=2) + "\n", encoding="utf-8")
+        facts = {"schema": SCHEMA, "command": self.command, "machine": machines.facts()}
+        content = {**facts, "settings": dict(self.settings), "rows": [dict(row) for row in self.rows]}
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def step_report(rows: Sequence[Row], settings: Mapping[str, object], title: str) -> Report:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -86,20 +87,14 @@ def run_for(step: Callable[[], int], seconds: float, clock: Clock = time.perf_co
     return Slice(steps, now - start, time.process_time() - cpu_start)
 
 
-def rotations(names: Sequence[str], rounds: int) -> Iterator[tuple[str, ...]]:
-    """Yield the order of each round: the first name of a round is the last of the next."""
-    for i in range(rounds):
-        first = i % len(names) if names else 0
-        yield (*names[first:], *names[:first])
-
-
 def interleave(
     samplers: Mapping[str, Callable[[], T]], rounds: int, tell: Tell = lambda text: None
 ) -> dict[str, Series[T]]:
     """Take one sample of each in every round. A sampler that raises `MeasurementFailed` is left out from then on."""
     series: dict[str, Series[T]] = {name: Series() for name in samplers}
-    for number, order in enumerate(rotations(tuple(samplers), rounds), start=1):
-        for name in order:
+    names = deque(samplers)
+    for number in range(1, rounds + 1):
+        for name in tuple(names):
             if series[name].error is not None:
                 continue
             tell(f"round {number} of {rounds}: {name}")
@@ -107,6 +102,7 @@ def interleave(
                 series[name].samples.append(samplers[name]())
             except MeasurementFailed as failure:
                 series[name].error = str(failure)
+        names.rotate(-1)  # the first of a round is the last of the next
     return series
 
 

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 from parallel_envs.bench.envs import EnvChoice
 from parallel_envs.bench.machine import available_cores
-from parallel_envs.bench.measure import Pace, Spread, Tell, paired_ratio, rates_of, run_in_turns, spread
+from parallel_envs.bench.measure import Pace, Series, Slice, Spread, Tell, paired_ratio, rates_of, run_in_turns, spread
 from parallel_envs.bench.runners import InProcess, Ours, Runner, Workload, make_workload
 from parallel_envs.choices import FixedBackend, StartMethod
 
@@ -68,6 +68,12 @@ class Row:
     error: str | None = None
 
 
+def figures_of(series: Series[Slice]) -> tuple[tuple[float, ...], Spread | None, str | None]:
+    """Return the rates of a runner, their spread, and the error that stopped it."""
+    rates = rates_of(series)
+    return rates, spread(rates) if rates else None, series.error
+
+
 def measure_step(plan: StepPlan, tell: Tell = lambda text: None) -> tuple[Row, ...]:
     """Return one row per runner: ours, the plain loop, then the peers."""
     workload = make_workload(plan.env, plan.num_envs)
@@ -80,9 +86,8 @@ def measure_step(plan: StepPlan, tell: Tell = lambda text: None) -> tuple[Row, .
         if name not in measured:
             rows.append(Row(name, missing=runner.missing()))
             continue
-        rates, error = rates_of(measured[name]), measured[name].error
-        found, ratio = spread(rates) if rates else None, paired_ratio(ours, rates)
-        rows.append(Row(name, runner.settings, rates=rates, spread=found, ours_to_this=ratio, error=error))
+        rates, found, error = figures_of(measured[name])
+        rows.append(Row(name, runner.settings, rates, found, paired_ratio(ours, rates), error=error))
     return tuple(rows)
 
 
@@ -147,17 +152,11 @@ def try_settings(env: EnvChoice, num_envs: int, pace: Pace, tell: Tell = lambda 
     base = series[InProcess.name]
     trials = []
     for setting in settings:
-        rates, error = rates_of(series[setting.name]), series[setting.name].error
-        found, ratio = spread(rates) if rates else None, paired_ratio(rates, rates_of(base))
-        trials.append(Trial(setting=setting, spread=found, to_in_process=ratio, error=error))
+        rates, found, error = figures_of(series[setting.name])
+        trials.append(
+            Trial(setting=setting, spread=found, to_in_process=paired_ratio(rates, rates_of(base)), error=error)
+        )
     return tuple(trials)
-
-
-def best(trials: Sequence[Trial]) -> Trial | None:
-    """Return the simplest trial whose rate is close to the fastest, or None if no setting worked."""
-    rates = {trial: trial.spread.median for trial in trials if trial.spread is not None and trial.error is None}
-    enough = _AS_GOOD * max(rates.values(), default=0.0)
-    return next((trial for trial, rate in rates.items() if rate >= enough), None)
 
 
 Verdict = Literal["best", "too close to tell", "machine busy", "nothing works"]
@@ -201,7 +200,6 @@ def advise(trials: Sequence[Trial], *, busy_cores: float | None, num_cores: int)
         overlap = "overlap" if rivals else f"need {_LEAST_ROUNDS} rounds or more"
         why = f"The intervals {overlap}, so take the simplest, or give more --rounds."
         return Advice("too close to tell", simplest.setting, f"{'; '.join(figures[one] for one in close)}. {why}")
-    found = best(trials)
-    assert found is not None  # at least one setting works
+    found = next(one for one in spreads if spreads[one].median >= _AS_GOOD * top.median)  # the simplest that is close
     next_best = [f"next {figures[one]}" for one in good if one is not found][:1]
     return Advice("best", found.setting, "; ".join([figures[found], *next_best]) + ".")

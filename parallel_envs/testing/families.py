@@ -25,6 +25,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from parallel_envs.checks import check_count
 from parallel_envs.seeding import SeedTree
 
 Floats = NDArray[np.float64]
@@ -38,16 +39,16 @@ Point = tuple[float, float]
 
 
 class _Family(gym.Env[Observation, Any]):
-    """Env whose episodes begin with `_start()` and are truncated after `horizon` steps."""
+    """Env whose episodes begin with `_start()` and are truncated after `horizon` steps. It observes nothing."""
 
     horizon: int
     _elapsed = 0
 
     def _start(self) -> None:
-        raise NotImplementedError
+        pass
 
     def _observation(self) -> Observation:
-        raise NotImplementedError
+        return np.zeros(1, np.float32)
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Observation, Info]:
         super().reset(seed=seed)
@@ -55,12 +56,12 @@ class _Family(gym.Env[Observation, Any]):
         self._start()
         return self._observation(), {}
 
-    def _results(self, reward: float) -> Step:
+    def _results(self, reward: float, *, terminated: bool = False) -> Step:
         self._elapsed += 1
-        return self._observation(), reward, False, self._elapsed >= self.horizon, {}
+        return self._observation(), reward, terminated, self._elapsed >= self.horizon and not terminated, {}
 
 
-class BanditEnv(gym.Env[Observation, Any]):
+class BanditEnv(_Family):
     """Bernoulli arms. An episode is one pull, after which it is terminated.
 
     Task: the arms' success probabilities, a tuple of floats; sampled uniformly from 0 to 1.
@@ -71,7 +72,7 @@ class BanditEnv(gym.Env[Observation, Any]):
     horizon = 1
 
     def __init__(self, num_arms: int = 5) -> None:
-        _check_at_least(1, num_arms=num_arms)
+        check_count("num_arms", num_arms)
         self.num_arms = num_arms
         self.observation_space = spaces.Box(0.0, 0.0, (1,), np.float32)
         self.action_space = spaces.Discrete(num_arms)
@@ -93,13 +94,8 @@ class BanditEnv(gym.Env[Observation, Any]):
     def get_task(self) -> tuple[float, ...]:
         return self._chances
 
-    def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Observation, Info]:
-        super().reset(seed=seed)
-        return np.zeros(1, np.float32), {}
-
     def step(self, action: Any) -> Step:
-        reward = float(self.np_random.random() < self._chances[action])
-        return np.zeros(1, np.float32), reward, True, False, {}
+        return self._results(float(self.np_random.random() < self._chances[action]), terminated=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +129,8 @@ class TabularMDPEnv(_Family):
     """
 
     def __init__(self, num_states: int = 10, num_actions: int = 5, horizon: int = 10) -> None:
-        _check_at_least(1, num_states=num_states, num_actions=num_actions, horizon=horizon)
+        for name, value in {"num_states": num_states, "num_actions": num_actions, "horizon": horizon}.items():
+            check_count(name, value)
         self.num_states, self.num_actions, self.horizon = num_states, num_actions, horizon
         self.observation_space = spaces.Box(0.0, 1.0, (num_states,), np.float32)
         self.action_space = spaces.Discrete(num_actions)
@@ -201,7 +198,7 @@ class GridNaviEnv(_Family):
     _MOVES = ((0, 0), (0, 1), (1, 0), (0, -1), (-1, 0))
 
     def __init__(self, size: int = 5, horizon: int = 15) -> None:
-        _check_at_least(1, horizon=horizon)
+        check_count("horizon", horizon)
         self.size, self.horizon = size, horizon
         self.observation_space = spaces.Box(0.0, size - 1.0, (2,), np.float32)
         self.action_space = spaces.Discrete(len(self._MOVES))
@@ -211,7 +208,7 @@ class GridNaviEnv(_Family):
     @classmethod
     def all_tasks(cls, size: int = 5) -> list[Cell]:
         """Return all goals: 21 on the grid of 5 by 5."""
-        _check_at_least(3, size=size)
+        check_count("size", size, at_least=3)
         return [(x, y) for x in range(size) for y in range(size) if max(x, y) > 1]
 
     @classmethod
@@ -259,7 +256,7 @@ class PointRobotEnv(_Family):
     _MOST_MOVE = 0.1
 
     def __init__(self, horizon: int = 20, sparse: bool = True, goal_radius: float = 0.2) -> None:
-        _check_at_least(1, horizon=horizon)
+        check_count("horizon", horizon)
         if not 0.0 < goal_radius < np.inf:
             raise ValueError(f"goal_radius={goal_radius} is not the radius of a goal. Give a number above 0.")
         self.horizon, self.sparse, self.goal_radius = horizon, sparse, goal_radius
@@ -305,15 +302,9 @@ class PointRobotEnv(_Family):
 
 def task_streams(family: str, num_tasks: int, seed: int) -> list[np.random.Generator]:
     """Return an independent random generator for each task."""
-    _check_at_least(0, num_tasks=num_tasks)
+    check_count("num_tasks", num_tasks, at_least=0)
     tree = SeedTree(seed).child("family", family)
     return [tree.child(index).generator() for index in range(num_tasks)]
-
-
-def _check_at_least(least: int, **numbers: int) -> None:
-    for name, number in numbers.items():
-        if number < least:
-            raise ValueError(f"{name}={number} is too few. Give a whole number from {least} up.")
 
 
 def _floats(value: Any, shape: tuple[int, ...]) -> Floats | None:

@@ -20,6 +20,8 @@ import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
+from parallel_envs.checks import check_count
+
 CLIMBING = ((11, -30, 0), (-30, 7, 0), (0, 6, 5))
 AGENTS = ("row", "column")
 
@@ -43,8 +45,7 @@ class MatrixGame(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZo
         self.payoffs = np.asarray(payoffs, np.float64)
         if self.payoffs.ndim != 2 or not self.payoffs.size:
             raise ValueError(f"payoffs={payoffs!r} is no matrix. Give a row of numbers for each action of 'row'.")
-        if num_rounds < 1:
-            raise ValueError(f"num_rounds={num_rounds}. Play at least 1 round.")
+        check_count("num_rounds", num_rounds)
         self.num_rounds, self.elapsed, self.render_mode = num_rounds, 0, None
         self.possible_agents, self.agents = list(AGENTS), list[str]()
         self._observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)

@@ -170,13 +170,13 @@ class Staged(Experiment):
         return {"speed": self.outcome}
 
 
-def bar(outcome: Any, limit: float = 2.0, **given: Any) -> Bar:
-    settings = {"work": "work", "figure": "speed", "unit": "x", "sense": "at least", "limit": limit}
+def bar(outcome: Any, **given: Any) -> Bar:
+    settings = {"work": "work", "figure": "speed", "unit": "x", "sense": "at least", "limit": 2.0}
     return Bar(experiment=Staged(outcome), **{**settings, **given})
 
 
 def test_some_bars_only_are_run_and_each_is_told_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "BARS", [bar(2.0, 1.0, work=work) for work in ("Ant", "Sokoban")])
+    monkeypatch.setattr(cli, "BARS", [bar(2.0, limit=1.0, work=work) for work in ("Ant", "Sokoban")])
     done = bench("bars", "--only", "soko")
     assert done.exit_code == 0, done.output
     assert "PASS  Sokoban: 2.00, at least 1 x" in done.stderr

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,11 @@ import gymnasium
 import pytest
 
 from benchmarks import syscalls
-from benchmarks.memory import growth, watch
 from benchmarks.peers import PEERS
 from benchmarks.plan import run_once, run_steps
 from benchmarks.startup import GYMNASIUM_FORK, Line, measure_startup
 from benchmarks.syscalls import StraceMissing, Trace, measure_calls, parse_summary, per_step
-from parallel_envs.bench.envs import SpinEnv, UnknownEnv, action_space, resolve
+from parallel_envs.bench.envs import UnknownEnv, action_space, resolve
 from parallel_envs.bench.measure import (
     Driver,
     MeasurementFailed,
@@ -46,21 +43,6 @@ def test_contestants_take_turns_within_a_round_and_each_round_begins_one_later()
     series = interleave({name: partial(play, name) for name in "abc"}, rounds=4)
     assert "".join(played) == "abcbcacababc"
     assert series["a"].samples == [1, 6, 8, 10]
-
-
-def test_a_contestant_that_breaks_is_out_and_the_others_go_on() -> None:
-    outcomes = iter([1.0])
-
-    def breaking() -> float:
-        for outcome in outcomes:
-            return outcome
-        raise MeasurementFailed("its worker died")
-
-    series = interleave({"breaking": breaking, "steady": lambda: 2.0}, rounds=4)
-    assert series["breaking"].samples == [1.0]
-    assert series["breaking"].error == "its worker died"
-    assert series["steady"].samples == [2.0] * 4
-    assert series["steady"].error is None
 
 
 def test_a_slice_lasts_until_its_time_has_passed_and_counts_the_last_call_whole() -> None:
@@ -193,28 +175,6 @@ def test_what_is_no_environment_is_named_with_what_to_give_instead(name: str, pa
         action_space(resolve(name))
     assert part in str(caught.value)
     assert "Give" in str(caught.value) or "mpe2" in name
-
-
-@pytest.fixture
-def contestant() -> Iterator[InProcess]:
-    workload = Workload(factory=partial(SpinEnv, 0.0), action_space=gymnasium.spaces.Discrete(2), num_envs=2)
-    opened = InProcess(workload)
-    opened.open()
-    yield opened
-    opened.close()
-
-
-def test_descriptors_that_are_left_open_are_seen(contestant: InProcess) -> None:
-    with ExitStack() as left_open:
-
-        def leak(text: str) -> None:
-            fd = os.open(os.devnull, os.O_RDONLY)
-            left_open.callback(os.close, fd)
-
-        grown = growth(watch(contestant, 200, tell=leak))
-    assert grown.num_descriptors == 9
-    assert not grown.flat
-    assert "NOT flat" in str(grown)
 
 
 SUMMARY = """\

@@ -5,40 +5,30 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from typer.testing import CliRunner
 
 from benchmarks import cli
 from benchmarks.memory import Holdings
 from benchmarks.soak import faults, leg
 from benchmarks.soak import run as soak_module
-from benchmarks.soak.env import (
-    NUM_VALUES,
-    Course,
-    Form,
-    SoakEnv,
-    order,
-)
 from benchmarks.soak.faults import (
     FloodingProgram,
     evaluate_and_kill,
     fork_and_try,
 )
 from benchmarks.soak.leg import Crowd
-from benchmarks.soak.model import Model, Row, Where, WorkerState, rows_of_reset, rows_of_step, shown
+from benchmarks.soak.model import Where
 from benchmarks.soak.run import soak
 from benchmarks.soak.tally import RSS_BYTES_ALLOWED, Tally, TimedCall
-from parallel_envs.seeding import SeedTree
-from parallel_envs.testing.scripted import Fault, Moment
+from parallel_envs.testing.scripted import Fault
 from parallel_envs.vector import ParallelEnvManager
 
 CROWD = Crowd(num_envs=4, num_workers=2)
@@ -239,109 +229,3 @@ def test_anything_wrong_is_not_good(tally: Tally, spoiler: str) -> None:
     assert not tally.outcome()["good"]
     tally.interrupted = True  # then faults may be left that no call has answered
     assert tally.good is (spoiler == "a fault that was not survived")
-
-
-SLICES = ((0, 1), (2, 3))
-SEED = 7
-KILLED = order(Fault.SIGKILL, Moment.STEP)
-RAISES = order(Fault.EXCEPTION, Moment.STEP)
-Rows = dict[int, Row]
-
-
-class Stage:
-    """A right manager of four envs in two workers, and a model that is told of all it does."""
-
-    def __init__(self, mode: AutoresetMode = AutoresetMode.SAME_STEP, form: Form = "array") -> None:
-        self.mode, self.form = mode, form
-        self.envs = SyncVectorEnv([partial(SoakEnv, env, form) for env in range(4)], autoreset_mode=mode)
-        self.model = Model(SLICES, mode, form)
-        self.model.seeds = SeedTree(SEED)
-        self.states = [WorkerState(100, 0), WorkerState(200, 0)]
-        self.model.begin(self.states)
-        self._generator = np.random.default_rng(0)
-
-    def reset(self, envs: Sequence[int] = range(4), seeds: Sequence[int | None] | None = None) -> Rows:
-        """The rows of a reset of these, with seeds 10, 11, ... unless others are given."""
-        seeds = seeds if seeds is not None else [10 + env for env in range(4)]
-        for env in envs:
-            self.model.ask_reset(env, seeds[env])
-        mask = np.isin(np.arange(4), envs)
-        rows = rows_of_reset(*self.envs.reset(seed=seeds, options={"reset_mask": mask}))  # type: ignore[arg-type]
-        return {env: rows[env] for env in envs}
-
-    def step(self, orders: Mapping[int, int] | None = None) -> Rows:
-        """The rows of a step, for those that an order breaks as if it did not."""
-        values = self._generator.integers(NUM_VALUES, size=4).tolist()
-        for env, value in enumerate(values):
-            self.model.ask_step(env, (value, (orders or {}).get(env, 0)))
-        return dict(enumerate(rows_of_step(*self.envs.step(np.array([[value, 0] for value in values])))))
-
-    def check(self, rows: Rows, *, together: bool = True) -> list[str]:
-        return self.model.check(rows, self.states, together=together)
-
-    def lost(self, env: int, number: int = 1) -> Row:
-        """The row with which a new env tells of a lost episode."""
-        course = Course(env)
-        info = course.reset(fresh_seed(env, number))
-        seen = shown(course.numbers(), self.form)
-        final = {"final_info": {}, "final_obs": seen} if self.mode is AutoresetMode.SAME_STEP else {}
-        return Row(seen, {**final, **info, "worker_restarted": True}, 0.0, False, True)
-
-
-def fresh_seed(env: int, number: int) -> int:
-    return SeedTree(SEED).child("restart", env, number).seed()
-
-
-@pytest.fixture(params=[AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
-    made = Stage(request.param)
-    assert made.check(made.reset()) == []
-    yield made
-    made.envs.close()
-
-
-RIGHT: list[str] = []
-NOT_TOLD = "it does not tell that the episode was lost"
-
-
-@pytest.mark.parametrize(
-    ("orders", "struck", "states", "lost", "texts"),
-    [
-        # right
-        ({0: KILLED}, None, {0: (101, 1)}, {0: 1, 1: 1}, RIGHT),
-        ({0: RAISES}, None, {0: (100, 1)}, {0: 1}, RIGHT),  # an env that raises is lost alone
-        ({}, 199, {}, {}, RIGHT),  # a signal for a process that had been replaced changes nothing
-        # wrong
-        ({0: KILLED}, None, {0: (101, 1)}, {1: 1}, [f"env 0: {NOT_TOLD} (sigkill in step)"]),
-        ({0: KILLED}, None, {0: (101, 1)}, {0: 1}, [f"env 1: {NOT_TOLD}"]),
-        ({}, 200, {}, {}, ["env 2", "env 3"]),  # rows of a worker that was hit before it was asked
-        (
-            {0: KILLED},
-            None,
-            {0: (101, 1)},
-            {0: 1, 1: 1, 2: 1},
-            ["env 2: it tells of a lost episode, though nothing was done"],
-        ),
-        ({2: RAISES}, None, {1: (200, 2)}, {2: 1, 3: 1}, ["env 3"]),
-        ({}, None, {1: (201, 1)}, {}, ["worker 1 was replaced, though nothing had been done to it"]),
-        ({0: RAISES}, None, {0: (100, 1)}, {0: 2}, ["env 0"]),  # a fresh seed out of turn
-        ({0: RAISES}, None, {0: (100, 1)}, {0: 3}, ["env 0"]),
-    ],
-)
-def test_an_episode_is_lost_where_one_was_to_be_lost_and_nowhere_else(
-    stage: Stage,
-    orders: dict[int, int],
-    struck: int | None,
-    states: dict[int, tuple[int, int]],
-    lost: dict[int, int],
-    texts: list[str],
-) -> None:
-    if struck is not None:
-        stage.model.struck(1, struck)
-    rows = stage.step(orders)
-    for worker, (pid, restarts) in states.items():
-        stage.states[worker] = WorkerState(pid, restarts)
-    wrong = stage.check({**rows, **{env: stage.lost(env, number) for env, number in lost.items()}})
-    assert len(wrong) == len(texts)
-    assert [part for part, text in zip(texts, wrong, strict=True) if part not in text] == []
-    assert not (lost.keys() == {0} and lost[0] > 1) or "none of the fresh seeds" in wrong[0]

@@ -7,34 +7,16 @@ from functools import partial
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from benchmarks.iterations import (
-    IS_AT_LEAST,
-    PLAIN,
-    IterationRow,
-    iterations_report,
-)
+from benchmarks.cli import app
+from benchmarks.iterations import IS_AT_LEAST, PLAIN, IterationRow, iterations_report
 from benchmarks.learners import BARS as LEARNER_BARS
-from benchmarks.learners import (
-    LearnerRow,
-    LearnerWork,
-    learners,
-    learners_report,
-    made_plans,
-)
+from benchmarks.learners import LearnerRow, LearnerWork, learners_report, made_plans
 from benchmarks.learners import judged as judged_learners
 from benchmarks.meta import SEQUENTIAL as META_SEQUENTIAL
 from benchmarks.meta import MetaPlan, MetaRow, measure_meta, meta_report
-from benchmarks.train import (
-    FREE,
-    OVERLAP,
-    POLLING,
-    SYNC,
-    TrainPlan,
-    measure_train,
-)
+from benchmarks.train import FREE, OVERLAP, POLLING, SYNC, TrainPlan, measure_train
 from parallel_envs.bench.measure import Pace, Spread
 
 pytest.importorskip("mpe2")
@@ -53,19 +35,12 @@ def learner_row(ratio: float, mode: str = "fused", of_best: float | None = None)
     return LearnerRow(work=work, name=mode, updates=same(ratio), to_sequential=same(ratio), to_best=best)
 
 
-def run(program: Callable[..., Any], *arguments: str) -> tuple[int, str]:
-    app = typer.Typer()
-    app.command()(program)
-    ran = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "150"})
-    return ran.exit_code, ran.output
-
-
 def test_the_command_prints_a_table_of_agents_with_experience_of_their_own() -> None:
-    words = "--agents 2 --hidden 8 --batch 16 --modes fused --seconds 0.001"
-    code, shown = run(learners, *words.split())
-    assert code == 0, shown
-    assert "2 agents, 8-8, batch 16" in shown
-    assert "fused" in shown
+    words = "learners --agents 2 --hidden 8 --batch 16 --modes fused --seconds 0.001"
+    done = CliRunner().invoke(app, words.split(), env={"COLUMNS": "150"})
+    assert done.exit_code == 0, done.output
+    assert "2 agents, 8-8, batch 16" in done.output
+    assert "fused" in done.output
     plans = made_plans(LEARNER_WORK)
     assert plans[0].picks.shape == plans[1].picks.shape == (8, 16)
     assert (plans[0].arrays["rewards"] != plans[1].arrays["rewards"]).any()
@@ -106,22 +81,17 @@ def test_both_paths_collect_and_learn() -> None:
     assert rows[0].to_sequential == Spread(1.0, 1.0, 1.0, 2)
 
 
-SMALL = TrainPlan(
-    num_agents=2,
-    num_envs=2,
-    hidden=8,
-    rollout_length=8,
-    minibatch_size=8,
-    num_epochs=1,
-    learn_in="thread",
-    rollouts=3,
-    rounds=1,
-)
-
-
 @pytest.mark.slow
 def test_every_way_has_a_row() -> None:
-    rows = measure_train(SMALL)
+    sizes: Any = {
+        "num_agents": 2,
+        "num_envs": 2,
+        "hidden": 8,
+        "rollout_length": 8,
+        "minibatch_size": 8,
+        "num_epochs": 1,
+    }
+    rows = measure_train(TrainPlan(**sizes, learn_in="thread", rollouts=3, rounds=1))
     assert [row.name for row in rows] == [SYNC, OVERLAP, FREE, POLLING]
     assert all(row.error is None and row.steps is not None and row.steps.median > 0 for row in rows)
     assert [row.learnt for row in rows[:3]] == [1.0, 1.0, 1.0]

@@ -28,9 +28,15 @@ COMMAND = re.compile(r"^```bash\n\.venv/bin/parallel-envs ([^\n]*)\n```\n\n```\n
 RATE = re.compile(r"[\d,]+ steps/s")  # the one figure on these pages that differs from machine to machine
 
 
+TRAINS = re.compile(r"\.train\(|\bLearner\(")  # takes five times as long as other blocks
+
+
 def cases(pattern: re.Pattern[str]) -> list[object]:
     found = [(page, match) for page, text in PAGES.items() for match in pattern.findall(text)]
-    return [pytest.param(*match, id=f"{page}-{number}") for number, (page, match) in enumerate(found)]
+    slow = [[pytest.mark.slow] * (page != "README.md" and bool(TRAINS.search(match[0]))) for page, match in found]
+    return [
+        pytest.param(*match, id=f"{page}-{number}", marks=slow[number]) for number, (page, match) in enumerate(found)
+    ]
 
 
 def test_pages_have_something_to_run() -> None:

@@ -18,16 +18,16 @@ from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedAgentsEnv, S
 LONG: dict[str, Any] = {"episode_lengths": (100,)}
 
 
-class BreakingEnv(ScriptedEnv):
-    """Breaks as `first` says in its first life, and as `later` says in all others.
+class Breaking:
+    """Makes an env break as `first` says in its first life, and as `later` says in all others.
 
     Each is a dict from a moment ("construction", "reset", "step", "close") to a way: "raise"; "exit", which ends the
     worker with the number of the life as its exit code; "leave", which raises SystemExit; or "hang".
     """
 
-    def __init__(self, notes: Path, first: dict[str, str], later: dict[str, str]) -> None:
-        super().__init__(**LONG)
-        self.life = lives(notes)
+    def __init__(self, notes: Path | None, first: dict[str, str], later: dict[str, str], **env: Any) -> None:
+        super().__init__(**env)
+        self.life = 1 if notes is None else lives(notes)
         self.ways = first if self.life == 1 else later
         self.arrive("construction")
 
@@ -44,14 +44,19 @@ class BreakingEnv(ScriptedEnv):
 
     def reset(self, **arguments: Any) -> Any:
         self.arrive("reset")
-        return super().reset(**arguments)
+        return super().reset(**arguments)  # type: ignore[misc]  # of the env that is broken
 
     def step(self, action: Any) -> Any:
         self.arrive("step")
-        return super().step(action)
+        return super().step(action)  # type: ignore[misc]  # of the env that is broken
 
     def close(self) -> None:
         self.arrive("close")
+
+
+class BreakingEnv(Breaking, ScriptedEnv):
+    def __init__(self, notes: Path, first: dict[str, str], later: dict[str, str]) -> None:
+        super().__init__(notes, first, later, **LONG)
 
 
 def always(way: str, notes: Path) -> partial[BreakingEnv]:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from parallel_envs import ParallelEnvManager
-from parallel_envs.engine import START_METHODS
 from tests.faults.matrix import CLOSE_SECONDS, DEADLINES, Make
 from tests.gates import Gate
 
@@ -28,12 +27,6 @@ def make(caplog: pytest.LogCaptureFixture) -> Iterator[Make]:
             return envs
 
         yield make
-
-
-@pytest.fixture(params=START_METHODS)
-def method(request: pytest.FixtureRequest) -> str:
-    """A start method."""
-    return str(request.param)
 
 
 @pytest.fixture

@@ -1,9 +1,14 @@
-"""What can go wrong when, and what the caller is to be told of it."""
+"""What can go wrong when, what the caller is to be told of it, and what the system says of processes."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +22,7 @@ from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.testing import FAULTS_AT, Fault, FaultyEnv, Moment, ScriptedEnv
 from tests.engine.asking import ends_within
-from tests.faults.matrix import stops_within
+from tests.engine.scripts import environment, written
 
 Make = Callable[..., ParallelEnvManager]
 Act = Callable[[ParallelEnvManager], Any]
@@ -73,12 +78,10 @@ LENGTHS = {Moment.AUTORESET: (1,)}
 
 
 def name(value: object) -> str | None:
-    """Name a test after its fault and moment."""
     return value.value if isinstance(value, Fault | Moment) else None
 
 
 def scripted(moment: Moment) -> dict[str, Any]:
-    """Settings of the env, faulty or sound."""
     return {"episode_lengths": LENGTHS.get(moment, (100,))}
 
 
@@ -108,31 +111,14 @@ def poke(envs: ParallelEnvManager) -> Any:
     return envs.call_wait(timeout=SHORT)
 
 
-def after(*earlier: Act) -> Act:
-    def act(envs: ParallelEnvManager) -> None:
-        for one in earlier:
-            one(envs)
-
-    return act
-
-
-APPROACHES: dict[Moment, Act] = {
-    Moment.RESET: after(),
-    Moment.STEP: after(reset),
-    Moment.AUTORESET: after(reset, step),
-    Moment.CALL: after(reset),
-    Moment.IDLE: after(reset, step),
+ASKING: dict[Moment, tuple[Act, ...]] = {
+    Moment.RESET: (reset,),
+    Moment.STEP: (reset, step),
+    Moment.AUTORESET: (reset, step, step),
+    Moment.CALL: (reset, poke),
+    Moment.IDLE: (reset, step, step),
 }
-"""What leads up to the moment."""
-
-ASKING: dict[Moment, Act] = {
-    Moment.RESET: reset,
-    Moment.STEP: step,
-    Moment.AUTORESET: step,
-    Moment.CALL: poke,
-    Moment.IDLE: step,
-}
-"""What is asked when it goes wrong."""
+"""What leads up to the moment, and what is asked when it goes wrong."""
 
 DOING = {
     Moment.CONSTRUCTOR: "its construction",
@@ -171,15 +157,74 @@ def text_of(fault: Fault, moment: Moment, env: int = 1) -> str:
     return rf"^Env {env} raised {re.escape(RAISED[fault])} during {re.escape(doing)}: "
 
 
-def telling(fault: Fault, moment: Moment) -> Any:
-    """The block raises the error of this fault at this moment."""
-    return pytest.raises(error_of(fault), match=text_of(fault, moment))
-
-
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """The block is over in this time."""
     began = time.monotonic()
     yield
     took = time.monotonic() - began
     assert took < seconds, f"took {took:.2f} s, not {seconds} s"
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
+
+QUIET_LOOKS = 3
+"""A process that is just being born has no environment to look at for a moment: one look may miss it."""
+
+
+def stops_within(pid: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while (state := state_of(pid)) != "T" and time.monotonic() < deadline:
+        os.sched_yield()
+    return state == "T"
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def marked(mark: str) -> set[int]:
+    """The living processes that have this in their environment."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes() and state_of(int(folder.name)) != "Z":
+                found.add(int(folder.name))
+        except OSError:  # it has just ended, or belongs to someone else
+            continue
+    return found
+
+
+def left_after(seconds: float, mark: str) -> set[int]:
+    """The processes of `marked` that have not ended by then; those too that show only now that they were just born."""
+    deadline, quiet_looks = time.monotonic() + seconds, 0
+    while quiet_looks < QUIET_LOOKS and time.monotonic() < deadline:
+        quiet_looks = 0 if marked(mark) else quiet_looks + 1
+        time.sleep(0.02)
+    return marked(mark)
+
+
+def all_end_within(pids: set[int], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    return all(ends_within(pid, max(deadline - time.monotonic(), 0.0)) for pid in pids)
+
+
+@contextmanager
+def running(
+    folder: Path, script: str, *arguments: str, stderr: int | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A script, and the mark that it and all its processes bear."""
+    mark = f"PARALLEL_ENVS_ORPHAN={uuid.uuid4().hex}"
+    variables = {**environment(), **dict([mark.split("=")])}
+    command = [sys.executable, str(written(folder, script)), *arguments]
+    with subprocess.Popen(
+        command, text=True, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=stderr
+    ) as process:
+        try:
+            yield process, mark
+        finally:
+            process.kill()
+            for pid in marked(mark):
+                os.kill(pid, signal.SIGKILL)

@@ -6,9 +6,8 @@ import gc
 import os
 import signal
 import threading
-import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,7 +97,7 @@ def test_an_env_that_hangs_holds_up_no_close(make: Make, gate: Gate, backend: st
         envs.close(**how)
 
 
-@pytest.mark.parametrize("state", ["idle", "with workers stopped amid a step"])
+@pytest.mark.parametrize("state", ["idle", pytest.param("with workers stopped amid a step", marks=pytest.mark.slow)])
 def test_a_manager_that_is_forgotten_is_closed_in_the_five_seconds_of_the_default(gate: Gate, state: str) -> None:
     with within(5.0 + SLACK):
         pids = pids_of_a_forgotten_manager(gate.path, STATES[state])
@@ -108,7 +107,6 @@ def test_a_manager_that_is_forgotten_is_closed_in_the_five_seconds_of_the_defaul
 
 def pids_of_a_forgotten_manager(path: Path, prepare: Prepare) -> set[int]:
     envs = ParallelEnvManager([partial(GatedEnv, path), CountingEnv])
-    weakref.finalize(envs, int)
     prepare(envs)
     return {row["pid"] for row in envs.stats()}
 
@@ -137,12 +135,18 @@ LASTS = {
 }
 
 
+QUICK = [
+    ("forkserver", "amid a step that hangs"),
+    ("spawn", "idle"),
+    ("fork", "by an error"),
+    ("fork", "in a function"),
+]
+SLOW = [("fork", last) for last in LASTS] + [("forkserver", "idle"), ("spawn", "after a crash")]
+
+
 @pytest.mark.parametrize(
-    ("method", "last"),
-    [("fork", last) for last in LASTS]
-    + [(one, last) for one in ("forkserver", "spawn") for last in ("idle", "after a crash")],
+    ("method", "last"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW if case not in QUICK)]
 )
-@pytest.mark.slow(sample=True)
 def test_at_the_end_of_a_script_all_is_closed_in_time(method: str, tmp_path: Path, last: str) -> None:
     other, line = LASTS[last]
     with within(WAIT_SECONDS):
@@ -153,13 +157,6 @@ def test_at_the_end_of_a_script_all_is_closed_in_time(method: str, tmp_path: Pat
     assert done.returncode == {"by sys.exit": 3, "by an error": 1, "in a function": 4}.get(last, 0)
     assert done.stderr.splitlines()[-1:] == (["ValueError: of the script"] if last == "by an error" else [])
     assert len(list(tmp_path.glob("closed *"))) == (1 if "step" in last or "worker" in last or "crash" in last else 2)
-
-
-def founded(envs: ParallelEnvManager) -> set[int]:
-    """The processes that the envs have started just now."""
-    pids = {pid for pids in envs.call("found") for pid in pids}
-    assert not any(ends_within(pid, 0.0) for pid in pids)
-    return pids
 
 
 ENDS: dict[str, Prepare] = {
@@ -177,7 +174,8 @@ ENDS: dict[str, Prepare] = {
 )
 def test_what_an_env_started_ends_with_its_worker(make: Make, method: str, end: str) -> None:
     envs = make([FoundingEnv] * 2, context=method)
-    pids = founded(envs)
+    pids = {pid for pids in envs.call("found") for pid in pids}
+    assert not any(ends_within(pid, 0.0) for pid in pids)
     ENDS[end](envs)
     if end == "death":
         with pytest.raises(Exception, match="killed by signal 9"):
@@ -205,14 +203,19 @@ def memory() -> dict[str, int]:
     return {name: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE for name, pid in pids.items()}
 
 
-@contextmanager
-def lives_of_managers(**settings: Any) -> Iterator[Callable[[], Any]]:
-    def live() -> None:
-        with ParallelEnvManager([ScriptedEnv] * 2, **settings) as envs:
-            envs.reset(seed=0)
-            envs.step([0, 1])
+def live_of_a_manager(**settings: Any) -> None:
+    with ParallelEnvManager([ScriptedEnv] * 2, **settings) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 1])
 
-    yield live
+
+def live_of_no_manager(fault: Fault) -> None:
+    with pytest.raises(ParallelEnvsError):
+        ParallelEnvManager([ScriptedEnv, partial(FaultyEnv, fault, Moment.CONSTRUCTOR)])
+
+
+def live_of_a_forgotten_manager() -> None:
+    ParallelEnvManager([ScriptedEnv] * 2).reset(seed=0)
 
 
 @contextmanager
@@ -230,31 +233,17 @@ def lives_of_a_worker() -> Iterator[Callable[[], Any]]:
         yield live
 
 
-@contextmanager
-def managers_made_in_vain(fault: Fault) -> Iterator[Callable[[], Any]]:
-    def live() -> None:
-        with pytest.raises(ParallelEnvsError):
-            ParallelEnvManager([ScriptedEnv, partial(FaultyEnv, fault, Moment.CONSTRUCTOR)])
-
-    yield live
-
-
-@contextmanager
-def managers_that_are_forgotten() -> Iterator[Callable[[], Any]]:
-    yield lambda: ParallelEnvManager([ScriptedEnv] * 2).reset(seed=0)
-
-
-CYCLES: dict[str, tuple[int, Callable[[], AbstractContextManager[Callable[[], Any]]]]] = {
-    "serial": (1700, partial(lives_of_managers, backend="serial")),
-    "thread": (300, partial(lives_of_managers, backend="thread")),
-    "forkserver, one worker": (220, partial(lives_of_managers, context="forkserver", num_workers=1)),
-    "forkserver": (40, partial(lives_of_managers, context="forkserver")),
-    "fork": (100, partial(lives_of_managers, context="fork", num_workers=1)),
-    "spawn": (10, partial(lives_of_managers, context="spawn")),
+CYCLES: dict[str, tuple[int, Callable[[], Any]]] = {
+    "serial": (1700, partial(live_of_a_manager, backend="serial")),
+    "thread": (300, partial(live_of_a_manager, backend="thread")),
+    "forkserver, one worker": (220, partial(live_of_a_manager, context="forkserver", num_workers=1)),
+    "forkserver": (40, partial(live_of_a_manager, context="forkserver")),
+    "fork": (100, partial(live_of_a_manager, context="fork", num_workers=1)),
+    "spawn": (10, partial(live_of_a_manager, context="spawn")),
     "restarts": (120, lives_of_a_worker),
-    "raises as it is made": (30, partial(managers_made_in_vain, Fault.EXCEPTION)),
-    "exits as it is made": (30, partial(managers_made_in_vain, Fault.OS_EXIT)),
-    "forgotten": (30, managers_that_are_forgotten),
+    "raises as it is made": (30, partial(live_of_no_manager, Fault.EXCEPTION)),
+    "exits as it is made": (30, partial(live_of_no_manager, Fault.OS_EXIT)),
+    "forgotten": (30, live_of_a_forgotten_manager),
 }
 
 
@@ -264,7 +253,8 @@ def test_nothing_grows(kind: str, whole: bool) -> None:
     """A few cycles leave no thing behind; many take no memory either."""
     count = CYCLES[kind][0] if whole else 4
     warm_up = min(count // 2, 100)
-    with CYCLES[kind][1]() as once:
+    live = CYCLES[kind][1]
+    with live() if kind == "restarts" else nullcontext(live) as once:
         for _ in range(warm_up):
             once()
         things, size = held(), memory()

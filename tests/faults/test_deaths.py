@@ -22,7 +22,7 @@ from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.testing import Fault, Moment, ScriptedEnv, assert_same_batch
 from tests.engine.asking import WAIT_SECONDS, ends_within
 from tests.faults import matrix
-from tests.faults.broken_envs import lives
+from tests.faults.broken_envs import Breaking
 from tests.faults.matrix import SHORT, SLACK, Make, covering, faulty, name, reset, sound, step, within
 from tests.gates import Gate, wait_at
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
@@ -73,7 +73,14 @@ def test_a_fault_in_a_constructor_is_told(make: Make, tmp_path: Path, kind: str,
 def test_a_fault_is_told_in_time(make: Make, tmp_path: Path, kind: str, fault: Fault, moment: Moment) -> None:
     envs = make(neighbours(fault, moment, tmp_path), **where(kind))
     pid = envs.stats()[1]["pid"]
-    error = told_of(envs, fault, moment)
+    *approach, ask = matrix.ASKING[moment]
+    for act in approach:
+        act(envs)
+    if moment is Moment.IDLE:
+        matrix.await_idle_fault(envs, fault)
+    with within(SHORT + SLACK), pytest.raises(matrix.error_of(fault), match=matrix.text_of(fault, moment)) as caught:
+        ask(envs)
+    error: Any = caught.value
     match error:
         case WorkerDied():
             assert (error.worker, error.pid, error.exitcode) == (1, pid, matrix.EXIT_CODES[fault])
@@ -92,16 +99,6 @@ def test_a_fault_is_told_in_time(make: Make, tmp_path: Path, kind: str, fault: F
         end_what_is_pending(envs, moment)
     assert envs.reset(seed=0)[0].shape == (2, 3)
     assert step(envs)[4] == {}
-
-
-def told_of(envs: ParallelEnvManager, fault: Fault, moment: Moment) -> Any:
-    """Go to the moment. The error, which comes in time and names the env, the fault and the moment."""
-    matrix.APPROACHES[moment](envs)
-    if moment is Moment.IDLE:
-        matrix.await_idle_fault(envs, fault)
-    with within(SHORT + SLACK), matrix.telling(fault, moment) as caught:
-        matrix.ASKING[moment](envs)
-    return caught.value
 
 
 def end_what_is_pending(envs: ParallelEnvManager, moment: Moment) -> None:
@@ -126,29 +123,6 @@ def test_close_ends_in_time_in_any_case(make: Make, tmp_path: Path, kind: str, f
     with within(matrix.CLOSE_SECONDS + SLACK):
         envs.close(timeout=matrix.CLOSE_SECONDS)
     assert envs.closed
-
-
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("backend", ["process", "serial", "thread"])
-@pytest.mark.parametrize("moment", [moment for fault, moment in matrix.ALL if fault is Fault.HUGE_REPLY], ids=name)
-def test_a_huge_reply_comes_whole(make: Make, tmp_path: Path, backend: str, moment: Moment) -> None:
-    envs = make(neighbours(Fault.HUGE_REPLY, moment, tmp_path), **PATIENT, backend=backend)
-    if moment is Moment.CONSTRUCTOR:
-        assert len(envs.get_attr("metadata", env_ids=1)[0]["huge"]) == matrix.HUGE
-        return
-    matrix.APPROACHES[moment](envs)
-    if moment is Moment.CALL:
-        assert len(envs.call("poke", env_ids=1)[0]) == matrix.HUGE
-        return
-    nothing, huge = matrix.ASKING[moment](envs)[-1]["huge"]
-    assert (nothing, len(huge)) == (None, matrix.HUGE)
-
-
-def test_an_env_whose_own_thread_loops_stops_no_step(make: Make, tmp_path: Path) -> None:
-    envs = make(neighbours(Fault.INFINITE_LOOP, Moment.IDLE, tmp_path), step_timeout=20.0)
-    reset(envs)
-    for _ in range(20):
-        assert not step(envs)[3].any()
 
 
 @pytest.mark.slow(sample=True)
@@ -202,9 +176,7 @@ def test_a_dead_worker_names_all_its_envs_and_its_last_output(make: Make, tmp_pa
 IDLE_ASKS: dict[str, Any] = {
     "send": lambda envs: (envs.send(matrix.actions(envs)), envs.recv(2)),
     "call": lambda envs: envs.call("echo"),
-    "get_attr": lambda envs: envs.get_attr("elapsed"),
     "set_attr": lambda envs: envs.set_attr("label", 1),
-    "render": lambda envs: envs.render(),
 }
 """Beside steps and resets, which are in the matrix."""
 
@@ -228,37 +200,16 @@ def test_a_death_in_a_call_advises_what_is_left_to_do(make: Make) -> None:
         assert ("the next step or reset does so by itself" in str(caught.value)) is not is_known
 
 
-class DyingEnv(CountingEnv):
-    """Ends its worker in its first life (without notes: in every life), at its first `moment`."""
+class DyingEnv(Breaking, CountingEnv):
+    """Ends its worker in its first life, at its first `moment`, and opens the gate, if any, in its second."""
 
-    def __init__(self, notes: Path | None, moment: str) -> None:
-        super().__init__(100)
-        self.moment = moment if notes is None or lives(notes) == 1 else ""
-        self.die_at("init")
-
-    def die_at(self, moment: str) -> None:
-        if self.moment == moment:
-            os._exit(7)
-
-    def reset(self, **arguments: Any) -> Any:
-        self.die_at("reset")
-        return super().reset(**arguments)
-
-    def step(self, action: Any) -> Any:
-        self.die_at("step")
-        return super().step(action)
+    def __init__(self, notes: Path | None, moment: str, gate: Path | None = None) -> None:
+        super().__init__(notes, {moment: "exit"}, {}, length=100)
+        if gate is not None and self.life == 2:
+            gate.write_bytes(b".")
 
     def slow_call(self) -> str:
         os._exit(7)
-
-
-class OpeningEnv(DyingEnv):
-    """Dies in its first step, and opens the gate in its second life."""
-
-    def __init__(self, notes: Path, gate: Path) -> None:
-        super().__init__(notes, "step")
-        if self.moment == "":
-            gate.write_bytes(b".")
 
 
 def slow_to_make(gate: Path) -> CountingEnv:
@@ -280,9 +231,8 @@ def step_until_death(envs: ParallelEnvManager) -> None:
     assert caught.value.env_ids == (1,)
 
 
-@pytest.mark.parametrize(("copy", "context"), [(True, "fork"), (False, "forkserver")])
-def test_a_death_in_a_step_waits_for_nobody(make: Make, gate: Gate, tmp_path: Path, copy: bool, context: str) -> None:
-    envs = at_work_dying_idle(make, gate, tmp_path, copy=copy, context=context)
+def test_a_death_in_a_step_waits_for_nobody(make: Make, gate: Gate, tmp_path: Path) -> None:
+    envs = at_work_dying_idle(make, gate, tmp_path, copy=False)
     step_until_death(envs)
     envs.restart(1)
     with pytest.raises(StepTimeout, match="Env 0 did not answer"):
@@ -306,14 +256,11 @@ def test_only_workers_that_live_are_told_to_be_at_work(make: Make, gate: Gate) -
     gate.let_through()
 
 
-@pytest.mark.parametrize("with_others", [True, False])
 def test_waiting_again_without_a_restart_waits_for_the_others_and_names_the_death_again(
-    make: Make, gate: Gate, tmp_path: Path, with_others: bool
+    make: Make, gate: Gate, tmp_path: Path
 ) -> None:
     envs = at_work_dying_idle(make, gate, tmp_path)
-    gate.let_through(0 if with_others else 1)
-    with pytest.raises(WorkerDied):
-        envs.step(THREE)
+    step_until_death(envs)
     gate.let_through()
     for _ in range(2):
         with pytest.raises(WorkerDied, match=r"during step 1\."):
@@ -323,9 +270,8 @@ def test_waiting_again_without_a_restart_waits_for_the_others_and_names_the_deat
     assert envs.reset(seed=0)[0].tolist() == [[1, 0]] * 3
 
 
-@pytest.mark.parametrize("copy", [True, False])
-def test_another_request_gives_the_failed_step_up(make: Make, gate: Gate, tmp_path: Path, copy: bool) -> None:
-    envs = at_work_dying_idle(make, gate, tmp_path, copy=copy)
+def test_another_request_gives_the_failed_step_up(make: Make, gate: Gate, tmp_path: Path) -> None:
+    envs = at_work_dying_idle(make, gate, tmp_path)
     step_until_death(envs)
     envs.restart(1)
     gate.let_through()
@@ -364,8 +310,11 @@ def test_a_sibling_that_hangs_after_a_death_is_told_too(make: Make, gate: Gate, 
 def test_a_death_in_construction_or_a_reset_is_raised_while_others_are_at_work(
     make: Make, gate: Gate, tmp_path: Path
 ) -> None:
-    with pytest.raises(WorkerDied, match=r"^Worker 1 .*exit code 7 during its construction\."):
-        make([partial(slow_to_make, gate.path), partial(DyingEnv, tmp_path / "lives", "init")], start_timeout=60.0)
+    with pytest.raises(WorkerDied, match=r"^Worker 1 .*exit code 1 during its construction\."):
+        make(
+            [partial(slow_to_make, gate.path), partial(DyingEnv, tmp_path / "lives", "construction")],
+            start_timeout=60.0,
+        )
     envs = make([partial(SlowResetEnv, gate.path), partial(DyingEnv, tmp_path / "of resets", "reset")], **PATIENT)
     with pytest.raises(WorkerDied, match=r"during reset\..*Still at work: env 0\."):
         envs.reset(seed=0)
@@ -401,12 +350,12 @@ def test_a_death_beside_envs_on_their_way_is_raised_at_once(make: Make, gate: Ga
     assert envs.step(THREE)[0].tolist() == [[0, 2], [0, 0], [0, 2]]
 
 
-@pytest.mark.parametrize(("own_pace", "copy"), [(False, True), (True, False)], ids=["step", "send"])
-def test_a_restart_waits_for_nobody_at_work(make: Make, gate: Gate, tmp_path: Path, own_pace: bool, copy: bool) -> None:
+@pytest.mark.parametrize("own_pace", [False, True], ids=["step", "send"])
+def test_a_restart_waits_for_nobody_at_work(make: Make, gate: Gate, tmp_path: Path, own_pace: bool) -> None:
     """The gate opens only when the dying env has begun its second life."""
-    opening = partial(OpeningEnv, tmp_path / "lives", gate.path)
+    opening = partial(DyingEnv, tmp_path / "lives", "step", gate.path)
     fns: list[Any] = [partial(GatedEnv, gate.path), opening, partial(CountingEnv, 100)]
-    envs = make(fns, **PATIENT, on_failure="restart", copy=copy)
+    envs = make(fns, **PATIENT, on_failure="restart", copy=not own_pace)
     envs.reset(seed=0)
     order = np.arange(3)
     if own_pace:

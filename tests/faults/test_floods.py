@@ -90,8 +90,9 @@ time.sleep(1000)
 )
 
 
-FLOODS: list[Any] = [("forkserver", "unread", 1), ("fork", "read", 3)]
+FLOODS: list[Any] = [("forkserver", "unread", 1)]
 FLOODS += [pytest.param("forkserver", "read", kind, marks=pytest.mark.slow) for kind in (1, 2, 3)]
+FLOODS += [pytest.param("fork", "read", 3, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize(("method", "read", "kind"), FLOODS)
@@ -186,9 +187,8 @@ MOMENTS = {
 }
 
 
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
 @pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_workers_print_on_when_the_reader_of_stderr_has_left(tmp_path: Path, method: str, moment: str) -> None:
     before, after = MOMENTS[moment]
     script = LEFT.replace("{before}", before).replace("{after}", after)
@@ -197,7 +197,11 @@ def test_workers_print_on_when_the_reader_of_stderr_has_left(tmp_path: Path, met
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         if before:
-            _wait_until_full(writer)
+            poll, until = select.poll(), time.monotonic() + WAIT_SECONDS
+            poll.register(writer, select.POLLOUT)
+            while poll.poll(0):  # until the pipe takes no more
+                assert time.monotonic() < until, "nothing fills the pipe"
+                os.sched_yield()
         os.close(writer)
         os.close(reader)
         told, _ = process.communicate("\n", timeout=WAIT_SECONDS)
@@ -208,12 +212,3 @@ def test_workers_print_on_when_the_reader_of_stderr_has_left(tmp_path: Path, met
     news = [line for line in (tmp_path / "log").read_text().splitlines() if "reads stderr" in line]
     assert len(news) == 1
     assert news[0].startswith("parallel_envs.")
-
-
-def _wait_until_full(writer: int) -> None:
-    """Wait until a pipe takes no more."""
-    poll, until = select.poll(), time.monotonic() + WAIT_SECONDS
-    poll.register(writer, select.POLLOUT)
-    while poll.poll(0):
-        assert time.monotonic() < until, "nothing fills the pipe"
-        os.sched_yield()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -74,15 +71,15 @@ envs.close(timeout=1000)
 MOMENTS = ["construction", "reset", "idle", "step", "restart", "close"]
 
 
-CASES = [("fork", moment, signal.SIGKILL) for moment in MOMENTS]
-CASES += [
-    (method, moment, signal.SIGKILL) for method in ("forkserver", "spawn") for moment in ("construction", "restart")
-]
-CASES += [("forkserver", "step", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV)]
+QUICK = [("fork", "step", signal.SIGKILL), ("forkserver", "close", signal.SIGTERM), ("spawn", "reset", signal.SIGHUP)]
+QUICK += [("fork", "construction", signal.SIGKILL), ("forkserver", "restart", signal.SIGKILL)]
+SLOW = [("fork", moment, signal.SIGKILL) for moment in MOMENTS]
+SLOW += [(method, moment, signal.SIGKILL) for method in ("forkserver", "spawn") for moment in MOMENTS[::4]]
+SLOW += [("forkserver", "step", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV)]
+CASES = [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW if case not in QUICK)]
 
 
 @pytest.mark.parametrize(("method", "moment", "number"), CASES)
-@pytest.mark.slow(sample=True)
 def test_nothing_outlives_a_process_that_a_signal_ends(method: str, tmp_path: Path, moment: str, number: int) -> None:
     os.mkfifo(tmp_path / "come")
     with running(tmp_path, SCRIPT, method, moment) as (process, mark):
@@ -93,37 +90,6 @@ def test_nothing_outlives_a_process_that_a_signal_ends(method: str, tmp_path: Pa
         process.send_signal(number)
         assert all_end_within(pids, GONE_SECONDS)
         assert marked(mark) == set()
-
-
-LIFE = """
-import numpy as np
-from parallel_envs import ParallelEnvManager
-from parallel_envs.testing import ScriptedEnv
-
-print("alive", flush=True)
-while True:
-    envs = ParallelEnvManager([ScriptedEnv] * 2, context=sys.argv[1], on_failure="restart")
-    envs.reset(seed=0)
-    envs.restart(1)
-    os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
-    envs.step(np.zeros(2, int))
-    envs.close()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-@pytest.mark.parametrize("seed", range(4))
-def test_nothing_outlives_a_process_that_is_killed_at_a_random_moment(tmp_path: Path, method: str, seed: int) -> None:
-    with running(tmp_path, LIFE, method) as (process, mark):
-        assert process.stdout is not None
-        assert process.stdout.readline() == "alive\n"
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=random.Random(seed).uniform(0.0, 0.2))
-        assert process.returncode is None
-        process.kill()
-        process.wait()
-        assert left_after(GONE_SECONDS, mark) == set()
 
 
 BOTH = """
@@ -157,7 +123,7 @@ time.sleep(1000)
 
 @pytest.mark.parametrize(
     ("method", "maker"),
-    [("fork", "the main thread"), ("fork", "a thread that has ended"), ("forkserver", "a thread that has ended")],
+    [("fork", "a thread that has ended"), pytest.param("forkserver", "the main thread", marks=pytest.mark.slow)],
 )
 def test_no_hanging_worker_outlives_both_its_supervisor_and_its_program(
     tmp_path: Path, method: str, maker: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from parallel_envs.testing import Fault, Moment, ScriptedEnv
 from tests.engine.asking import WAIT_SECONDS
 from tests.engine.scripts import run_script, running_script
-from tests.faults.matrix import Make, all_end_within, error_of, faulty, reset, step, within
+from tests.faults.matrix import CLOSE_SECONDS, Make, all_end_within, error_of, faulty, reset, step, within
 
 LOOP = """
 import numpy as np
@@ -38,9 +37,13 @@ LOOPS = {
 
 
 @pytest.mark.parametrize(
-    ("method", "loop"), [("forkserver", loop) for loop in LOOPS] + [("fork", "quick steps"), ("spawn", "quick steps")]
+    ("method", "loop"),
+    [
+        *(("forkserver", "a step that hangs"), ("fork", "with restarts")),
+        *(pytest.param("forkserver", loop, marks=pytest.mark.slow) for loop in ("quick steps", "flights")),
+        pytest.param("spawn", "quick steps", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.slow(sample=True)
 def test_ctrl_c_is_one_traceback_and_no_worker_noise(method: str, tmp_path: Path, loop: str) -> None:
     env, line, settings = LOOPS[loop]
     with running_script(tmp_path, LOOP.format(env=env, settings=settings, loop=line), method) as process:
@@ -53,41 +56,6 @@ def test_ctrl_c_is_one_traceback_and_no_worker_noise(method: str, tmp_path: Path
     assert process.returncode == -signal.SIGINT
     assert (told.count("Traceback"), told.count("KeyboardInterrupt")) == (1, 1)
     assert "[env worker" not in told
-
-
-CTRL_C_CAUGHT = """
-import numpy as np
-from parallel_envs import ParallelEnvManager
-from parallel_envs.testing import ScriptedEnv
-
-class SlowOnceEnv(ScriptedEnv):
-    def step(self, action):
-        if self.elapsed == 0:
-            time.sleep(0.5)
-        return super().step(action)
-
-envs = ParallelEnvManager([lambda: SlowOnceEnv(episode_lengths=[100])] * 2, context=sys.argv[1])
-envs.reset(seed=0)
-print("ready", flush=True)
-try:
-    envs.step([0, 0])
-except KeyboardInterrupt:
-    envs.step_wait()
-    for _ in range(3):
-        envs.step([0, 0])
-print(*envs.get_attr("elapsed"), flush=True)
-"""
-
-
-def test_after_ctrl_c_a_script_may_wait_again(tmp_path: Path) -> None:
-    with running_script(tmp_path, CTRL_C_CAUGHT, "forkserver") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.1)
-        os.killpg(process.pid, signal.SIGINT)
-        told, errors = process.communicate(timeout=WAIT_SECONDS)
-    assert (told, errors) == ("4 4\n", "")
 
 
 UNCLOSABLE = """
@@ -112,7 +80,9 @@ def test_an_env_that_cannot_be_closed_is_named_once_and_shortly(tmp_path: Path) 
     assert "engine/" not in told  # the way there is the package's own
 
 
-METHODS = pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+METHODS = pytest.mark.parametrize(
+    "method", ["forkserver", *(pytest.param(one, marks=pytest.mark.slow) for one in ("fork", "spawn"))]
+)
 
 DEBUGGED = """
 from parallel_envs import EnvError, ParallelEnvManager
@@ -246,6 +216,6 @@ def test_a_restart_says_why_and_what_is_raised_is_no_warning(
             step(envs)
         assert logged(caplog, logging.WARNING) == []
         assert fault is not Fault.OS_EXIT or any("exit code 17" in line for line in logged(caplog, logging.INFO))
-    envs.close()
+    envs.close(timeout=CLOSE_SECONDS)
     assert {record.name.partition(".")[0] for record in caplog.records} == {"parallel_envs"}
     assert {type(part) for record in caplog.records for part in (record.args or ())} <= {int, float, str}  # no env

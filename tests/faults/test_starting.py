@@ -78,7 +78,8 @@ def test_a_start_and_a_close_keep_their_time_though_the_supervisor_is_stopped(ma
 
 
 @pytest.mark.parametrize(
-    ("context", "on_failure"), [("forkserver", "raise"), ("fork", "raise"), ("forkserver", "restart")]
+    ("context", "on_failure"),
+    [("fork", "raise"), pytest.param("forkserver", "raise", marks=pytest.mark.slow), ("forkserver", "restart")],
 )
 def test_a_death_is_told_or_mended_in_the_time_of_the_step_though_the_supervisor_is_stopped(
     make: Make, context: str, on_failure: str
@@ -99,7 +100,7 @@ def test_a_death_is_told_or_mended_in_the_time_of_the_step_though_the_supervisor
 def test_a_supervisor_silent_for_long_is_replaced_and_its_workers_go_on(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_client, "_ANSWER_SECONDS", 4.0)
+    monkeypatch.setattr(supervisor_client, "_ANSWER_SECONDS", 2.5)
     envs = make([SmallEnv])
     reset(envs)
     with stopped_supervisor() as supervisor:

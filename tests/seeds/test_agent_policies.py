@@ -79,16 +79,6 @@ cogames eval -m machina_1 -p random --cogs 4 --episodes 10 --jobs 4 --parallel-p
     assert returns(combined) == returns(agents) == returns(sequential)
 
 
-@pytest.mark.slow
-def test_agents_in_processes_share_the_jobs_with_episodes() -> None:
-    line = "cogames eval -m machina_1 -p random --cogs 4 --episodes 10 --jobs 4 --parallel-policy"
-    _, sequential = run(line.removesuffix(" --parallel-policy"))
-    _, found = run(line, "process")
-    assert returns(found) == returns(sequential)
-    assert len(found.worker_bytes) == 2, "and each has one process for its agents"
-    assert found.strategies == {"machina_1?num_agents=4": {f"agent_{n}": "process" for n in range(4)}}
-
-
 def test_some_agents_in_threads_others_in_processes() -> None:
     line = "cogames eval -m machina_1 -p random --cogs 4 --strategy agent_0=process --strategy agent_1=thread"
     _, found = run(line)

@@ -43,7 +43,7 @@ config = {
 PPO = PPOConfig(rollout_length=8, minibatch_size=16, num_epochs=1, hidden=(8,))
 DQN = DQNConfig(learning_starts=8, batch_size=8, buffer_size=400, hidden=(8,))
 SAC = SACConfig(learning_starts=8, batch_size=8, buffer_size=400, hidden=(8,))
-ROWS, STEPS = 2, 160
+ROWS, STEPS = 2, 96
 
 
 @contextmanager
@@ -92,15 +92,17 @@ parallel: {
 """
 
 
-def test_the_block_can_be_pasted_into_a_settings_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_begun", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_block_can_be_pasted_into_a_settings_file(tmp_path: Path, is_begun: bool) -> None:
     (tmp_path / "pasted.yaml").write_text(PASTED, encoding="utf-8")
     (tmp_path / "null.yaml").write_text(PASTED.replace("None, ", "null, "), encoding="utf-8")
     settings = load_settings(tmp_path / "pasted.yaml")
     assert settings == load_settings(tmp_path / "null.yaml")
     assert (settings.mode, settings.worker_budget, settings.train_interval) == ("overlap", None, None)
-    folder = begin(tmp_path / "pasted.yaml", ["tensorboard=false", f"folder={tmp_path / 'run'}"])
-    stored = yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
-    assert stored["update_mode"] == "fused_or_process"
+    if is_begun:
+        folder = begin(tmp_path / "pasted.yaml", ["tensorboard=false", f"folder={tmp_path / 'run'}"])
+        stored = yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
+        assert stored["update_mode"] == "fused_or_process"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_agents_share_nothing_learn_every_train_interval_and_snapshots_of_buffer
             assert_same_batch(own, before)
 
 
-@pytest.mark.parametrize("async_learning", [False, True])
+@pytest.mark.parametrize("async_learning", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_was_collected_last_is_learnt_from_at_the_end(async_learning: bool) -> None:
     with learners(PPO, parallel=changed(async_learning=async_learning, use_threads=True)) as made:
         made.train(STEPS)

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
-from gymnasium.spaces import Box
 
 import parallel_envs.learners
 from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.run_folder import read_metrics
 from parallel_envs.meta import make_env, make_parallel_env
 from parallel_envs.testing import assert_same_batch
-from parallel_envs.testing.families import GridNaviEnv
 from tests.learners.command_lines import command
 
 NEEDS_MUJOCO = pytest.mark.skipif(importlib.util.find_spec("mujoco") is None, reason="needs MuJoCo")
@@ -205,29 +201,6 @@ def test_environments_of_a_family_agree_on_its_tasks(family: str) -> None:
         env.close()
 
 
-class Numbered(gym.Env[Any, Any]):
-    """A family that parts its tasks itself."""
-
-    horizon = SHORT
-    observation_space, action_space = Box(-1.0, 1.0, (1,)), Box(-1.0, 1.0, (1,))
-
-    def __init__(self, num_train_tasks: int, num_eval_tasks: int | None = None) -> None:
-        self.numbers = num_train_tasks, num_eval_tasks
-
-
-def test_an_id_that_the_user_has_registered_goes_first() -> None:
-    numbered: Any = Numbered
-    for make in (partial(make_env, "GridNav-v0", 2), partial(make_parallel_env, "GridNav-v0", 2, num_workers=1)):
-        with pytest.raises(gym.error.NameNotFound, match="Did you mean 'GridNavi-v0'"):
-            make()
-    gym.register("GridNavi-v0", entry_point=numbered, kwargs={"num_train_tasks": 1})
-    try:
-        assert isinstance(make_env("GridNavi-v0", 2).unwrapped, Numbered)
-    finally:
-        del gym.registry["GridNavi-v0"]
-    assert isinstance(make_env("GridNavi-v0", 2).unwrapped, GridNaviEnv)
-
-
 def test_tasks_and_steps_are_sent_to_each_worker() -> None:
     numbers: dict[str, Any] = {"num_train_tasks": 6, "num_eval_tasks": 3}
     num_workers = 2
@@ -313,8 +286,5 @@ def test_the_command_trains_with_the_printed_configuration(tmp_path: Path, words
     assert (line["rollouts"], line["evaluation"]["rollouts"]) == (12, 20)
     stored = yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
     assert (stored["env"]["num_parallel_workers"], stored["policy"]["arch"]) == (workers, "memory")
-    done = command("--resume", folder, "train.num_iters=2", "env.num_parallel_workers=1")
-    assert done.exit_code == 0, done.output
-    assert [line["rollouts"] for line in read_metrics(folder)] == [12, 24]
     done = command("--resume", folder, config)
     assert (done.exit_code, "was given beside a meta-RL run" in done.output) == (2, True), done.output

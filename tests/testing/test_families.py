@@ -113,29 +113,19 @@ def test_tasks_follow_from_the_seed_alone(family: Any) -> None:
     assert family.sample_tasks(9, seed=3)[:4] == one[:4]
     assert family.sample_tasks(5, seed=0) != family.sample_tasks(5, seed=1)
     assert family.sample_tasks(0) == []
-    with pytest.raises(ValueError, match="num_tasks=-1 is too few"):
+    with pytest.raises(ValueError, match="num_tasks=-1 is too small"):
         family.sample_tasks(-1)
     assert family().get_task() == family.sample_tasks(1)[0]
     assert pickle.loads(pickle.dumps(one[0])) == one[0]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        partial(BanditEnv, num_arms=0),
-        partial(TabularMDPEnv, num_states=0),
-        partial(TabularMDPEnv, num_actions=0),
-        partial(TabularMDPEnv, horizon=0),
-        partial(GridNaviEnv, size=2),
-        partial(GridNaviEnv, horizon=0),
-        partial(PointRobotEnv, horizon=0),
-        partial(PointRobotEnv, goal_radius=0.0),
-    ],
-)
-def test_sizes_without_an_env_are_refused(make: partial[Any]) -> None:
-    ((name, value),) = make.keywords.items()
-    with pytest.raises(ValueError, match=rf"{name}={value} .*\. Give "):
-        make()
+def test_sizes_without_an_env_are_refused() -> None:
+    sizes: list[tuple[Any, str, float]] = [(BanditEnv, "num_arms", 0), (GridNaviEnv, "size", 2)]
+    sizes += [(PointRobotEnv, "goal_radius", 0.0), (TabularMDPEnv, "num_states", 0), (TabularMDPEnv, "num_actions", 0)]
+    sizes += [(family, "horizon", 0) for family in (TabularMDPEnv, GridNaviEnv, PointRobotEnv)]
+    for family, name, value in sizes:
+        with pytest.raises(ValueError, match=rf"{name}={value} .*\. Give "):
+            family(**{name: value})
 
 
 ROWS = np.full((10, 5, 10), 0.1)
@@ -235,7 +225,7 @@ def test_rewards_follow_from_the_distance(sparse: bool, rewards: list[float]) ->
     assert [there for _, there in seen] == [False, True, True, True]
 
 
-@pytest.mark.parametrize("horizon", [1, 3, 7, 20, 33])
+@pytest.mark.parametrize("horizon", [1, 7, 33])
 def test_moves_are_cut_off_and_the_furthest_point_is_in_the_observation_space(horizon: int) -> None:
     env = PointRobotEnv(horizon)
     results = episode(env, [np.array([0.1, 5.0], np.float32)])
@@ -244,40 +234,29 @@ def test_moves_are_cut_off_and_the_furthest_point_is_in_the_observation_space(ho
 
 
 @every_family
-@pytest.mark.parametrize("backend", ["serial", "process"])
-def test_every_env_of_a_manager_plays_its_own_task_as_in_gymnasium(family: Any, backend: Any) -> None:
+def test_every_env_of_a_manager_plays_its_own_task_as_in_gymnasium(family: Any) -> None:
     tasks = family.sample_tasks(3, seed=4)
-    with ParallelEnvManager([family] * 3, num_workers=2, backend=backend, context="fork") as envs:
+    with ParallelEnvManager([family] * 3, num_workers=2, context="fork") as envs:
         envs.reset(seed=0, tasks=tasks)
         assert envs.get_tasks() == tasks
         for _ in range(family().horizon + 2):
             envs.step(envs.action_space.sample())
         assert envs.get_tasks() == tasks
-    if backend == "serial":
-        check_vector_env(family, 0, 40, backend=backend)
-
-
-def played(game: MatrixGame, row: int, column: int) -> list[Any]:
-    """All steps of an episode in which both always do the same."""
-    game.reset(seed=0)
-    steps = []
-    while game.agents:
-        steps.append(game.step({"row": row, "column": column}))
-    return steps
+    check_vector_env(family, 0, 40, backend="serial")
 
 
 @pytest.mark.parametrize(
     ("game", "row", "column", "best"),
     [
-        (climbing(), 0, 0, 275.0),
-        (climbing(), 1, 1, 175.0),
-        (penalty(), 0, 2, 250.0),
-        (penalty(), 2, 0, 250.0),
-        (penalty(k=-100.0), 2, 2, -2500.0),
+        *((climbing(), 0, 0, 275.0), (climbing(), 1, 1, 175.0)),
+        *((penalty(), 0, 2, 250.0), (penalty(), 2, 0, 250.0), (penalty(k=-100.0), 2, 2, -2500.0)),
     ],
 )
 def test_returns_of_25_rounds(game: MatrixGame, row: int, column: int, best: float) -> None:
-    steps = played(game, row, column)
+    game.reset(seed=0)
+    steps = []
+    while game.agents:
+        steps.append(game.step({"row": row, "column": column}))
     assert sum(rewards["row"] for _, rewards, *_ in steps) == best
     assert [truncated["row"] for *_, truncated, _ in steps] == [False] * 24 + [True]
     assert not any(terminated["row"] for _, _, terminated, *_ in steps)
