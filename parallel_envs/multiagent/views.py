@@ -14,8 +14,8 @@ from gymnasium.vector.utils import batch_space
 from pettingzoo import ParallelEnv
 
 from parallel_envs.choices import Autoreset
-from parallel_envs.multiagent.agent_layout import Agent, row_of, shortened
-from parallel_envs.multiagent.final_infos import FINAL_INFO, FINAL_OBS, FINAL_REWARD, info_of
+from parallel_envs.multiagent.agent_arrays import FINAL_INFO, FINAL_OBS, FINAL_REWARD, info_of, row_of
+from parallel_envs.multiagent.agent_layout import Agent, shortened
 from parallel_envs.threads import one_thread
 from parallel_envs.vector.arguments import autoreset, seeds
 from parallel_envs.vector.shared_arrays import assembler, leaves, snapshot

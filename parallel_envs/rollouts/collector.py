@@ -33,6 +33,7 @@ from parallel_envs.rollouts.rollout import (
     Columns,
     Rollout,
     Rollouts,
+    check_fits,
     check_rows,
     joined,
     put_rows,
@@ -511,12 +512,13 @@ class _PolicyRunner:
         if not self._has_state and (state is None or not tree_leaves(state)):
             return
         try:
-            self._state = put_rows(self._state, rows, state)
+            check_fits(self._state, state, len(rows))
         except ValueError as error:
             raise ValueError(
                 f"{self._policy!r} returned a state for {len(rows)} rows that is not of the form of its initial_state: "
                 f"{error}."
             ) from error
+        self._state = put_rows(self._state, rows, state)
 
 
 # ---- the progress bar -----------------------------------------------------------------------------------------------
