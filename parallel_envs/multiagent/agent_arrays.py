@@ -38,7 +38,6 @@ from parallel_envs.multiagent.agent_layout import (
     Flags,
     JointObservations,
     Kind,
-    empty_column,
     group_key,
     shortened,
 )
@@ -98,7 +97,7 @@ def batch_of_rows(space: Space[Any], values: Mapping[int, Any], num_rows: int, b
     """Return a new batch with these values at their rows. Its other rows are those of `base`, or else zeros or None."""
     columns: list[Any] = []
     for leaf in leaves(space):
-        column = empty_column(leaf, num_rows)
+        column: Any = np.zeros((num_rows, *leaf.shape), leaf.dtype) if leaf.fixed else [None] * num_rows
         if base is not None:
             column[:] = leaf.of(base)
         for row, value in values.items():
@@ -370,7 +369,7 @@ class FixedAgents(AgentArrays):
         for key, agents, parts, assemble in self._action_groups:
             own = list(actions.values()) if given == agents else list(map(actions.get, agents))
             joined[key] = assemble([_action_column(leaf, own, num_rows, agents) for leaf in parts])
-        return joined[group_key(0)] if self._has_one_action_array else {GROUPS: joined}
+        return joined[key] if self._has_one_action_array else {GROUPS: joined}
 
 
 def _action_column(leaf: Leaf, actions: Sequence[Any], num_rows: int, agents: Sequence[Agent]) -> Any:

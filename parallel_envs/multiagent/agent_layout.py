@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector.utils import batch_space
 
-from parallel_envs.vector.shared_arrays import Leaf, leaves, only_leaf
+from parallel_envs.vector.shared_arrays import leaves, only_leaf
 
 Agent = Hashable
 Kind = Literal["observation", "action"]
@@ -171,14 +171,6 @@ class Anything(Space[Any]):
 
     def __repr__(self) -> str:
         return "(agents are not known beforehand)"
-
-
-# ---- values ----------------------------------------------------------------------------------------------------------
-
-
-def empty_column(leaf: Leaf, num_rows: int) -> Any:
-    """Return a column for one part of a space: an array of zeros, or a list of None for parts without a shape."""
-    return np.zeros((num_rows, *leaf.shape), leaf.dtype) if leaf.fixed else [None] * num_rows
 
 
 def shortened(value: Any) -> str:

@@ -32,7 +32,6 @@ from parallel_envs.multiagent.agent_layout import (
     AgentLayout,
     Anything,
     JointObservations,
-    empty_column,
     group_key,
     joint_actions,
     shortened,
@@ -293,7 +292,10 @@ class _Stack:
         self._agents = tuple(agents)
         self._row = {agent: row for row, agent in enumerate(agents)}
         self._leaves, self._assemble = leaves(space), assembler(space)
-        self._columns: list[Any] = [empty_column(leaf, len(agents)) for leaf in self._leaves]
+        self._columns: list[Any] = [
+            np.zeros((len(agents), *leaf.shape), leaf.dtype) if leaf.fixed else [None] * len(agents)
+            for leaf in self._leaves
+        ]
         only = only_leaf(self._leaves)
         self._shape = None if only is None else only.shape
         self._end_to_end = self._columns[0].reshape(-1, *self._shape[1:]) if self._shape else None

@@ -209,9 +209,8 @@ class MultiAgentEnvManager(ClosedAtExit):
         if env_id is not None:
             (env,) = some_envs(env_id, self.num_envs)
             return self._arrays.space(kind, agent, env)
-        spaces = self._arrays.spaces_by_row(kind, agent) or ()
-        groups = grouped(spaces)
-        if len(groups) > 1:
+        spaces = self._arrays.spaces_by_row(kind, agent)
+        if spaces is not None and len(groups := grouped(spaces)) > 1:
             raise ValueError(
                 f"{agent!r} has no one {kind} space: "
                 f"{', '.join(f'{one.space} in {env_names(one.indices)}' for one in groups)}. Say in which environment: "
