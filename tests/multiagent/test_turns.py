@@ -198,17 +198,14 @@ def test_last_words_of_a_game_also_behind_pettingzoos_interface(make_serial: Mak
 # ---- all at once ---------------------------------------------------------------------------------
 
 
-def test_a_parallelizable_game_all_at_once(make_both: Make) -> None:
+def test_parallelizable_games_all_at_once(make_both: Make) -> None:
     from pettingzoo.utils.conversions import aec_to_parallel
 
-    make_env = aec_maker("pettingzoo.classic.rps_v2", max_cycles=5)
-    Witness(make_both([make_env] * 2), [lambda: aec_to_parallel(make_env())] * 2).play(14)
-
-
-def test_an_aec_environment_that_was_made_from_a_parallel_one_all_at_once(make_both: Make) -> None:
+    game = aec_maker("pettingzoo.classic.rps_v2", max_cycles=5)
     spread = aec_maker("mpe2.simple_spread_v3", max_cycles=4)
     parallel = partial(importlib.import_module("mpe2.simple_spread_v3").parallel_env, max_cycles=4)
-    for make_env, maker in ((scripted_aec, scripted(EARLY_AND_LATE[:2])), (spread, parallel)):
+    pairs: list[Any] = [(game, lambda: aec_to_parallel(game())), (spread, parallel)]
+    for make_env, maker in (*pairs, (scripted_aec, scripted(EARLY_AND_LATE[:2]))):
         Witness(make_both([make_env] * 2), [maker] * 2).play(10)
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import RecordEpisodeStatistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +18,7 @@ from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch
 from tests.rollouts.players import Acting, Counting, Lasting, content, zeros
 from tests.strategies import any_spaces
 from tests.vector.conftest import Make
-from tests.vector.small_envs import ChosenInfoEnv, CountingEnv
+from tests.vector.small_envs import ChosenInfoEnv
 
 LENGTHS = [3, 1, 4, 2]
 modes = pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -163,17 +162,6 @@ def test_infos_of_every_kind_are_those_of_the_env(make: Make, mode: AutoresetMod
             *_, info = env.step(action)
             for key in keys:
                 np.testing.assert_equal(rollout.infos[key][step], info.get(key))
-
-
-@pytest.mark.slow(sample=True)
-@modes
-def test_the_statistics_of_an_episode_stand_at_its_last_step(make: Make, mode: AutoresetMode) -> None:
-    envs = make([lambda: RecordEpisodeStatistics(CountingEnv(3))] * 2, autoreset_mode=mode)
-    for rollout in collect(envs, Acting(zeros), 4, info_keys=("episode", "elapsed", "began")):
-        *before, last = rollout.infos["episode"]
-        assert (before, last["r"], last["l"]) == ([None, None], 6.0, 3)
-        assert rollout.infos["elapsed"] == [1, 2, 3]
-        assert rollout.infos["began"] == [None] * 3
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])

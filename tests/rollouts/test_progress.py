@@ -12,22 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs import CollectionInterrupted, collect
+from parallel_envs import collect
 from parallel_envs.rollouts import collector
 from parallel_envs.testing import assert_same_batch
 from tests.gates import MANY, Gate
 from tests.rollouts.players import Acting, Counting, GatedTask, content, scripted, zeros
 from tests.vector.conftest import Make
 from tests.vector.small_envs import CountingEnv
-
-
-def test_it_stays_when_a_collection_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
-    def act(*arguments: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with pytest.raises(CollectionInterrupted):
-        collect(scripted(), Acting(act), 4, progress=True)
-    assert "0/4" in capsys.readouterr().err
 
 
 def test_rich_is_brought_in_by_a_bar_only() -> None:

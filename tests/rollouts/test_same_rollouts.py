@@ -68,12 +68,6 @@ def test_a_rollout_is_what_the_env_plays_by_itself() -> None:
     assert len({len(rollout) for rollout in rollouts}) > 2
 
 
-def test_exactly_so_many_rollouts_in_the_order_of_their_ids() -> None:
-    with ParallelEnvManager([scripted] * 5, backend="serial") as envs:
-        for num_rollouts in (1, 2, 5, 6):
-            assert [one.id for one in collected(envs, "function", num_rollouts)] == list(range(num_rollouts))
-
-
 @pytest.mark.slow(sample=True)
 @modes
 @pytest.mark.parametrize("copy", [True, False])
