@@ -158,7 +158,7 @@ class ReplayBuffer:
                 before = np.where(np.asarray(begins)[rows], NONE, before)
             places: Indices = (self._position + np.arange(len(rows))) % self.capacity
             for name, values in given.items():
-                put_rows(self._columns[name], places, take_rows(values, rows))
+                put_rows(self._columns[name], places, values if flags.all() else take_rows(values, rows))
             self._begins[places] = before == NONE if begins is None else np.asarray(begins)[rows]
             self._link(before, places, rows)
         return places

@@ -364,9 +364,9 @@ def check_fits(tree: Any, values: Any, num_rows: int, what: str = "", *, num_axe
     """
 
     def check(leaf: Any, value: Any) -> None:
-        _check_leaf(value, num_rows)
         shape = tuple(leaf.shape[num_axes:])
-        if tuple(value.shape[1:]) != shape:
+        if getattr(value, "shape", None) != (num_rows, *shape):
+            _check_leaf(value, num_rows)
             raise ValueError(f"there is {_described(value)} where rows of the shape {shape} are wanted")
         if leaf.dtype != value.dtype and all(isinstance(one.dtype, np.dtype) for one in (leaf, value)):
             if not np.can_cast(value.dtype, leaf.dtype, "same_kind"):

@@ -169,22 +169,14 @@ def test_a_thread_may_draw_while_another_stores() -> None:
     assert torn == []
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "words"),
-    [
-        ({"capacity": 1}, ValueError, "capacity=1"),
-        ({"num_rows": 0}, ValueError, "num_rows=0"),
-        ({"num_steps": 0}, ValueError, "num_steps=0"),
-        ({"discount": 1.1}, ValueError, r"discount=1\.1"),
-        ({"capacity": 8.5}, TypeError, r"^capacity=.* is not a (whole )?number"),
-        ({"num_rows": "2"}, TypeError, "^num_rows=.* is not a (whole )?number"),
-        ({"num_steps": 1.5}, TypeError, r"^num_steps=.* is not a (whole )?number"),
-        ({"discount": "x"}, TypeError, r"^discount=.* is not a (whole )?number"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], kind: Any, words: str) -> None:
-    with pytest.raises(kind, match=words):
-        ReplayBuffer(OBSERVATIONS, ACTIONS, **{"capacity": 8, "num_rows": 2, **options})
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for options in (
+        *({"capacity": 1}, {"capacity": 8.5}, {"num_rows": 0}, {"num_rows": "2"}),
+        *({"num_steps": 0}, {"num_steps": 1.5}, {"discount": 1.1}, {"discount": "x"}),
+    ):
+        ((name, value),) = options.items()
+        with pytest.raises((TypeError, ValueError), match=f"^{name}={value!r} "):
+            ReplayBuffer(OBSERVATIONS, ACTIONS, **{"capacity": 8, "num_rows": 2, **options})  # type: ignore[arg-type]
 
 
 def test_draws_that_cannot_be_are_refused() -> None:
