@@ -45,8 +45,8 @@ OF_ANOTHER_SHAPE: list[tuple[Any, str]] = [
 
 
 @of_both_kinds
-def test_actions_that_cannot_be_are_told_and_nothing_happens(make_both: Make, possible_agents: Any) -> None:
-    envs = begun(make_both, possible_agents)
+def test_actions_that_cannot_be_are_told_and_nothing_happens(make_serial: Make, possible_agents: Any) -> None:
+    envs = begun(make_serial, possible_agents)
     for actions, text in NO_ACTIONS + (OF_ANOTHER_SHAPE if possible_agents else []):
         for give in (envs.step, envs.send):
             with pytest.raises((TypeError, ValueError), match=text):
@@ -58,8 +58,8 @@ def test_actions_that_cannot_be_are_told_and_nothing_happens(make_both: Make, po
 
 
 @pytest.mark.parametrize("spaces", [{}, {"b": Discrete(5)}], ids=["one group", "two groups"])
-def test_actions_that_are_no_numbers_name_the_agent(make_both: Make, spaces: dict[str, Any]) -> None:
-    envs = make_both([scripted(together(9), action_spaces=spaces)] * 2)
+def test_actions_that_are_no_numbers_name_the_agent(make_serial: Make, spaces: dict[str, Any]) -> None:
+    envs = make_serial([scripted(together(9), action_spaces=spaces)] * 2)
     envs.reset(seed=0)
     for wrong, dtype in (([None, 0], "object"), (["x", "y"], "<U1"), ([1j, 0], "complex128")):
         with pytest.raises(TypeError, match=f"^Actions of dtype {dtype} were given for 'b': .*Give numbers, such as"):
@@ -69,9 +69,9 @@ def test_actions_that_are_no_numbers_name_the_agent(make_both: Make, spaces: dic
     envs.step({"a": ZEROS.astype(">i8"), "b": ZEROS.astype(">i8")})
 
 
-def test_actions_with_parts_name_the_agent_and_the_part(make_both: Make) -> None:
+def test_actions_with_parts_name_the_agent_and_the_part(make_serial: Make) -> None:
     parts = Dict({"move": Discrete(2), "word": Text(3)})
-    envs = make_both([scripted(together(9), action_spaces={"a": parts})] * 2)
+    envs = make_serial([scripted(together(9), action_spaces={"a": parts})] * 2)
     envs.reset(seed=0)
     right = {"move": ZEROS, "word": ["a", "b"]}
     for wrong, text in (
@@ -99,9 +99,9 @@ def test_missing_actions_name_the_environments_where_the_agent_is_alive(make_ser
         envs.send({"b": ZEROS[:1]}, 1)
 
 
-def test_a_step_before_the_first_reset(make_both: Make) -> None:
+def test_a_step_before_the_first_reset(make_serial: Make) -> None:
     for possible_agents in ("all", None):
-        envs = make_both([scripted(possible_agents=possible_agents)] * 2)
+        envs = make_serial([scripted(possible_agents=possible_agents)] * 2)
         with pytest.raises(ResetNeeded, match="Call reset first"):
             envs.step({"a": ZEROS})
         with pytest.raises(ResetNeeded, match="Call reset first"):
@@ -111,8 +111,8 @@ def test_a_step_before_the_first_reset(make_both: Make) -> None:
 
 
 @of_both_kinds
-def test_timeouts_agents_and_environments_that_are_none_begin_nothing(make_both: Make, possible_agents: Any) -> None:
-    envs = begun(make_both, possible_agents)
+def test_timeouts_agents_and_environments_that_are_none_begin_nothing(make_serial: Make, possible_agents: Any) -> None:
+    envs = begun(make_serial, possible_agents)
     calls: list[tuple[Any, Any, str]] = [
         (lambda: envs.step(noop(envs), timeout=-1), ValueError, "timeout=-1"),
         (lambda: envs.reset(timeout=-1), ValueError, "timeout=-1"),
@@ -284,8 +284,8 @@ def test_an_agent_that_ends_unseen_has_its_reward_and_info(make_serial: Make) ->
 
 
 @of_both_kinds
-def test_an_agent_may_have_no_info(make_both: Make, possible_agents: Any) -> None:
-    envs = make_both([partial(UnrulyEnv, put(4, [{"a": None, "all": 3}]), possible_agents=possible_agents)])
+def test_an_agent_may_have_no_info(make_serial: Make, possible_agents: Any) -> None:
+    envs = make_serial([partial(UnrulyEnv, put(4, [{"a": None, "all": 3}]), possible_agents=possible_agents)])
     begin_and_step(envs)
     *_, infos = envs.step(noop(envs))
     assert infos == {"a": {}, "b": {}}
@@ -307,7 +307,7 @@ def test_what_a_factory_must_not_return(make_both: Make) -> None:
             make_both([scripted(), factory])
 
 
-def test_environments_that_differ(make_both: Make) -> None:
+def test_environments_that_differ(make_serial: Make) -> None:
     for other, text in (
         (scripted(together(2, "a", "b", "d")), ""),
         (scripted(observation_spaces={"b": Discrete(2)}), ""),
@@ -318,7 +318,7 @@ def test_environments_that_differ(make_both: Make) -> None:
         (scripted(possible_agents=None), ""),
     ):
         with pytest.raises(RuntimeError, match=r"^Env 1 has the observation space .*, env 0 has \{'a': Box") as raised:
-            make_both([scripted(), other])
+            make_serial([scripted(), other])
         assert raised.match(text)
         assert "observation_mode" not in str(raised.value)
         assert "must have the same agents with equal spaces: open one manager for each kind" in str(raised.value)

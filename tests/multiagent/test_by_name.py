@@ -76,8 +76,8 @@ def test_the_line_that_learners_advise_makes_environments_that_they_take() -> No
         assert made.updates == 1
 
 
-def test_a_gymnasium_env_plays_as_one_agent_as_it_does_alone(make_both: Make) -> None:
-    envs = make_both([env_factory(f"{__name__}:short_cartpole", {"length": 3})])
+def test_a_gymnasium_env_plays_as_one_agent_as_it_does_alone(make_serial: Make) -> None:
+    envs = make_serial([env_factory(f"{__name__}:short_cartpole", {"length": 3})])
     alone = gymnasium.vector.SyncVectorEnv([lambda: short_cartpole(3)])
     observations, _ = envs.reset(seed=4)
     expected, _ = alone.reset(seed=4)

@@ -250,8 +250,8 @@ def test_it_is_a_pettingzoo_environment_in_which_one_that_has_ended_does_nothing
     assert inner.given == [[1, 1], [0, 4]]
 
 
-def test_actions_are_a_list_of_plain_ints(make_both: Make) -> None:
-    envs = make_both([lambda: TupleAgents(Team())] * 2)
+def test_actions_are_a_list_of_plain_ints(make_serial: Make) -> None:
+    envs = make_serial([lambda: TupleAgents(Team())] * 2)
     envs.reset(seed=0)
     envs.step({"agent_0": np.array([1, 0]), "agent_1": np.array([4, 2])})
     assert envs.call("given") == ([[1, 4]], [[0, 2]])

@@ -38,8 +38,10 @@ class TeamInfoEnv(ScriptedAgentsEnv):
 
 
 @of_both_kinds
-def test_what_is_about_no_agent_is_common(make: Make, possible_agents: Any) -> None:
-    envs = make([lambda: TeamInfoEnv(together(2), possible_agents=possible_agents)] * 2, autoreset_mode="SameStep")
+def test_what_is_about_no_agent_is_common(make_serial: Make, possible_agents: Any) -> None:
+    envs = make_serial(
+        [lambda: TeamInfoEnv(together(2), possible_agents=possible_agents)] * 2, autoreset_mode="SameStep"
+    )
     envs.reset(seed=0)
     *_, infos = envs.step(noop(envs))
     assert infos.common["team"]["score"].tolist() == [1, 1]
@@ -51,9 +53,9 @@ def test_what_is_about_no_agent_is_common(make: Make, possible_agents: Any) -> N
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_new_agents_are_announced_once(make: Make, mode: str) -> None:
+def test_new_agents_are_announced_once(make_serial: Make, mode: str) -> None:
     schedules: list[Schedule] = [{"a": Stay(1)}, {"b": Stay(2), "c": Stay(2, first=1)}]
-    envs = make([scripted(schedules, possible_agents=None)], autoreset_mode=mode)
+    envs = make_serial([scripted(schedules, possible_agents=None)], autoreset_mode=mode)
     _, infos = envs.reset(seed=0)
     told = list(infos.common["new_agents"])
     for _ in range(8):
@@ -106,8 +108,8 @@ def test_only_some_begin_anew(make: Make, possible_agents: Any) -> None:
 
 
 @of_both_kinds
-def test_last_words_of_an_episode_that_is_broken_off_are_forgotten(make_both: Make, possible_agents: Any) -> None:
-    envs = make_both([scripted(EARLY_AND_LATE[:2], possible_agents=possible_agents)] * 2)
+def test_last_words_of_an_episode_that_is_broken_off_are_forgotten(make_serial: Make, possible_agents: Any) -> None:
+    envs = make_serial([scripted(EARLY_AND_LATE[:2], possible_agents=possible_agents)] * 2)
     for own_pace in (False, True):
         envs.reset(seed=0)
         envs.step(noop(envs))
@@ -123,8 +125,8 @@ def test_last_words_of_an_episode_that_is_broken_off_are_forgotten(make_both: Ma
         assert infos["a"]["_final_obs"].tolist() == [False, True]
 
 
-def test_seeds_and_options_reach_the_environments(make: Make) -> None:
-    envs = make([scripted()] * 2)
+def test_seeds_and_options_reach_the_environments(make_serial: Make) -> None:
+    envs = make_serial([scripted()] * 2)
     observations, _ = envs.reset(seed=[9, 4])  # one for each
     assert_same_batch(observations["a"][1], scripted()().reset(seed=4)[0]["a"])
     options = {"wind": 3}
@@ -223,8 +225,8 @@ def spoiled(value: Any) -> None:
 
 
 @of_both_kinds
-def test_flags_cannot_be_written_to(make: Make, possible_agents: Any) -> None:
-    envs = make([scripted(EARLY_AND_LATE, possible_agents=possible_agents)] * 2)
+def test_flags_cannot_be_written_to(make_serial: Make, possible_agents: Any) -> None:
+    envs = make_serial([scripted(EARLY_AND_LATE, possible_agents=possible_agents)] * 2)
     envs.reset(seed=0)
     for _ in range(6):  # somebody ends in some of them, and nobody in others
         envs.send(noop(envs))
@@ -409,8 +411,8 @@ def test_what_is_sampled_is_valid_in_each_environment(make_both: Make, module: s
     assert differing
 
 
-def test_each_environment_has_its_own(make_both: Make) -> None:
-    envs = begun(make_both, one_of(Discrete(3)), one_of(Discrete(5)), one_of(Discrete(3)))
+def test_each_environment_has_its_own(make_serial: Make) -> None:
+    envs = begun(make_serial, one_of(Discrete(3)), one_of(Discrete(5)), one_of(Discrete(3)))
     assert [envs.single_action_space("a", env).n for env in range(3)] == [3, 5, 3]  # type: ignore[attr-defined]
     assert envs.action_space("a") == Tuple((Discrete(3), Discrete(5), Discrete(3)))
     assert envs.action_space("a") is envs.action_space("a")
@@ -461,12 +463,12 @@ def test_each_environments_own_at_its_own_pace(make_serial: Make) -> None:
 
 @pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-def test_the_latest_counts(make_both: Make, mode: str) -> None:
+def test_the_latest_counts(make_serial: Make, mode: str) -> None:
     def changes(env: UnrulyEnv, results: Results) -> None:
         env.sources["b"].action_space, env.sources["b"].observation_space = Discrete(7), Box(0.0, 1.0, (7,))
         results[0]["b"] = np.ones(7, np.float32)
 
-    envs = make_both(
+    envs = make_serial(
         [scripted(together(2), possible_agents=None), partial(UnrulyEnv, changes, possible_agents=None)],
         autoreset_mode=mode,
     )

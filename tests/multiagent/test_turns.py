@@ -198,7 +198,7 @@ def test_last_words_of_a_game_also_behind_pettingzoos_interface(make_serial: Mak
 # ---- all at once ---------------------------------------------------------------------------------
 
 
-def test_parallelizable_games_all_at_once(make_both: Make) -> None:
+def test_parallelizable_games_all_at_once(make_serial: Make) -> None:
     from pettingzoo.utils.conversions import aec_to_parallel
 
     game = aec_maker("pettingzoo.classic.rps_v2", max_cycles=5)
@@ -206,20 +206,20 @@ def test_parallelizable_games_all_at_once(make_both: Make) -> None:
     parallel = partial(importlib.import_module("mpe2.simple_spread_v3").parallel_env, max_cycles=4)
     pairs: list[Any] = [(game, lambda: aec_to_parallel(game())), (spread, parallel)]
     for make_env, maker in (*pairs, (scripted_aec, scripted(EARLY_AND_LATE[:2]))):
-        Witness(make_both([make_env] * 2), [maker] * 2).play(10)
+        Witness(make_serial([make_env] * 2), [maker] * 2).play(10)
 
 
-def test_the_wrong_way_to_play_is_an_error_that_says_the_right_one(make_both: Make) -> None:
+def test_the_wrong_way_to_play_is_an_error_that_says_the_right_one(make_serial: Make) -> None:
     aec_maker("pettingzoo.classic.tictactoe_v3")
     with pytest.raises(EnvError, match=r"Env 0 .*cannot act all at once.*Give turns='sequential'"):
-        make_both("pettingzoo.classic.tictactoe_v3", num_envs=2)
+        make_serial("pettingzoo.classic.tictactoe_v3", num_envs=2)
     with pytest.raises(EnvError, match=r"is a parallel environment: .* Give turns='simultaneous'"):
-        make_both([scripted()], turns="sequential")
+        make_serial([scripted()], turns="sequential")
 
 
-def test_only_the_agent_whose_turn_it_is_is_present_and_asked_and_others_are_alive(make_both: Make) -> None:
+def test_only_the_agent_whose_turn_it_is_is_present_and_asked_and_others_are_alive(make_serial: Make) -> None:
     make_env = aec_maker("pettingzoo.classic.connect_four_v3")
-    envs = make_both([make_env] * 2, turns="sequential")
+    envs = make_serial([make_env] * 2, turns="sequential")
     envs.reset(seed=0)
     for turn in range(4):
         mover, other = (f"player_{(turn + k) % 2}" for k in range(2))

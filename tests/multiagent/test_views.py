@@ -238,9 +238,9 @@ def test_rows_are_the_agents_of_the_environments_in_turn_and_have_their_seeds(ma
 
 @pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_under_gymnasiums_statistics_agents_may_end_early(make: Make, mode: str) -> None:
+def test_under_gymnasiums_statistics_agents_may_end_early(make_serial: Make, mode: str) -> None:
     """Returns are each agent's own, in every episode. Lengths count the rows in which it waited for the others."""
-    rows = make([scripted(EARLY_AND_LATE[:1])] * 2, autoreset_mode=mode).as_vector_env()
+    rows = make_serial([scripted(EARLY_AND_LATE[:1])] * 2, autoreset_mode=mode).as_vector_env()
     recorded = wrappers.RecordEpisodeStatistics(rows)
     recorded.reset(seed=0)
     earned, lengths = np.zeros(6), [list[int]() for _ in range(6)]
@@ -255,9 +255,9 @@ def test_under_gymnasiums_statistics_agents_may_end_early(make: Make, mode: str)
     assert lengths[0][1] > 1
 
 
-def test_under_gymnasiums_observation_wrappers_and_closed_together(make_both: Make) -> None:
+def test_under_gymnasiums_observation_wrappers_and_closed_together(make_serial: Make) -> None:
     tables = dict.fromkeys("ab", Box(0.0, 1.0, (2, 3)))
-    envs = make_both([scripted(together(2), observation_spaces=tables)] * 2)
+    envs = make_serial([scripted(together(2), observation_spaces=tables)] * 2)
     flat = wrappers.FlattenObservation(envs.as_vector_env())
     flat.reset(seed=0)
     for _ in range(2):
@@ -299,9 +299,9 @@ ZEROS = {count: np.zeros(count, np.int64) for count in (4, 6)}
 
 @pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("mode", MODES)
-def test_observations_with_parts_and_final_ones_are_in_gymnasiums_layout(make: Make, mode: str) -> None:
+def test_observations_with_parts_and_final_ones_are_in_gymnasiums_layout(make_serial: Make, mode: str) -> None:
     maker = scripted(EARLY_AND_LATE[:1], observation_spaces=dict.fromkeys("abc", MIXED))
-    rows, plain = make([maker] * 2, autoreset_mode=mode).as_vector_env(["c", "b", "a"]), maker()
+    rows, plain = make_serial([maker] * 2, autoreset_mode=mode).as_vector_env(["c", "b", "a"]), maker()
     observations, _ = rows.reset(seed=0)
     last, _ = plain.reset(seed=1)
     assert (observations["seen"].shape, len(observations["word"])) == ((6, 2), 6)
@@ -314,8 +314,8 @@ def test_observations_with_parts_and_final_ones_are_in_gymnasiums_layout(make: M
         assert_same_batch(infos["final_obs"][3 + place], last[agent])
 
 
-def test_masks_say_which_act_next(make: Make) -> None:
-    rows = make([scripted(EARLY_AND_LATE[:1])] * 2).as_vector_env()
+def test_masks_say_which_act_next(make_serial: Make) -> None:
+    rows = make_serial([scripted(EARLY_AND_LATE[:1])] * 2).as_vector_env()
     _, infos = rows.reset(seed=0)
     assert infos["alive"].all()
     observations, _, terminated, _, infos = rows.step(ZEROS[6])
@@ -337,9 +337,9 @@ def disabled_rows(make: Make) -> Any:
     return rows
 
 
-def test_a_mask_resets_an_environment_when_all_its_agents_have_ended(make: Make) -> None:
+def test_a_mask_resets_an_environment_when_all_its_agents_have_ended(make_serial: Make) -> None:
     """Also under the statistics wrapper, which passes masks on."""
-    rows = disabled_rows(make)
+    rows = disabled_rows(make_serial)
     before, _, terminated, truncated, _ = rows.step(ZEROS[6])
     after, infos = rows.reset(options={"reset_mask": terminated | truncated})
     assert_same_batch(after, before)  # an agent that has ended waits for the others
@@ -359,7 +359,7 @@ def test_a_mask_resets_an_environment_when_all_its_agents_have_ended(make: Make)
         rows.reset(options={"reset_mask": np.array([False] * 4 + [True, False])})
     with pytest.raises(ValueError, match=r"must be a bool array of shape \(6,\)"):
         rows.reset(options={"reset_mask": np.array([True, False])})
-    recorded = wrappers.RecordEpisodeStatistics(disabled_rows(make))
+    recorded = wrappers.RecordEpisodeStatistics(disabled_rows(make_serial))
     recorded.reset(seed=0)
     for _ in range(3):
         _, _, terminated, truncated, infos = recorded.step(ZEROS[6])

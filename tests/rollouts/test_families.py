@@ -87,8 +87,8 @@ def test_infos_and_actions_are_the_same_for_any_number_of_workers(
     assert told(make([Uneven] * 5, num_workers=num_workers, autoreset_mode=mode), exact=exact) == plain
 
 
-def test_what_is_received_env_by_env_has_each_envs_own_info(make: Make) -> None:
-    envs: ParallelEnvManager = make([Uneven] * 4, num_workers=2)
+def test_what_is_received_env_by_env_has_each_envs_own_info(make_serial: Make) -> None:
+    envs: ParallelEnvManager = make_serial([Uneven] * 4, num_workers=2)
     envs.reset(seed=0, tasks=[0, 1, 0, 1])
     for _ in range(2):
         envs.send(np.zeros((4, 1), np.float32))

@@ -127,10 +127,10 @@ def test_spaces_of_every_kind(make: Make, mode: AutoresetMode) -> None:
     assert_every_form_holds(make, spaces.Dict(SPACES), spaces.Tuple(SPACES.values()), mode)
 
 
-def test_actions_may_be_a_list_of_one_for_each_row(make: Make) -> None:
+def test_actions_may_be_a_list_of_one_for_each_row(make_serial: Make) -> None:
     space = spaces.Dict({"move": spaces.Box(-1, 1, (2,)), "say": spaces.Text(3)})
     action = {"move": np.array([0.5, -0.5], np.float32), "say": "ab"}
-    envs = make([partial(ScriptedEnv, action_space=space)] * 2)
+    envs = make_serial([partial(ScriptedEnv, action_space=space)] * 2)
     listed = collect(envs, Acting(lambda observations, state, resets, rows: [action] * len(rows)), 3)
     assert_same_batch(content(listed), content(collect(envs, lambda observation: action, 3)))
     assert listed[0].actions["say"] == ("ab",) * len(listed[0])
@@ -165,9 +165,9 @@ def test_infos_of_every_kind_are_those_of_the_env(make: Make, mode: AutoresetMod
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_an_env_may_have_infos_called_as_ours_are(make: Make, mode: AutoresetMode) -> None:
+def test_an_env_may_have_infos_called_as_ours_are(make_serial: Make, mode: AutoresetMode) -> None:
     info = {"final_obs": np.full(2, 77), "final_info": {"a": 1}}
-    envs = make([partial(ChosenInfoEnv, info, info)] * 2, autoreset_mode=mode)
+    envs = make_serial([partial(ChosenInfoEnv, info, info)] * 2, autoreset_mode=mode)
     assert {rollout.chain[-1, 1] for rollout in collect(envs, Acting(zeros), 3)} == {3}
 
 
@@ -188,13 +188,13 @@ def test_a_rollout_ends_with_the_last_observation_of_its_own_episode(mode: Autor
 
 
 @modes
-def test_terminated_truncated_and_cut_off_are_told_apart(make: Make, mode: AutoresetMode) -> None:
+def test_terminated_truncated_and_cut_off_are_told_apart(make_serial: Make, mode: AutoresetMode) -> None:
     for ending in ("terminated", "truncated", "both"):
-        envs = make([partial(ScriptedEnv, episode_lengths=[3], endings=[ending])] * 2, autoreset_mode=mode)
+        envs = make_serial([partial(ScriptedEnv, episode_lengths=[3], endings=[ending])] * 2, autoreset_mode=mode)
         for rollout in collect(envs, Acting(zeros), 3):
             assert rollout.terminated.tolist() == [False, False, ending != "truncated"]
             assert rollout.truncated.tolist() == [False, False, ending != "terminated"]
-    rollouts = collect(make([Lasting] * 2, autoreset_mode=mode), Acting(zeros), 4, tasks=LENGTHS, max_steps=3)
+    rollouts = collect(make_serial([Lasting] * 2, autoreset_mode=mode), Acting(zeros), 4, tasks=LENGTHS, max_steps=3)
     assert [len(rollout) for rollout in rollouts] == [3, 1, 3, 2]
     assert [bool(rollout.terminated[-1]) for rollout in rollouts] == [True, True, False, True]
     assert [bool(rollout.truncated[-1]) for rollout in rollouts] == [False, False, True, False]
