@@ -14,7 +14,6 @@ spaces of agents that are new or have new ones.
 from __future__ import annotations
 
 import abc
-import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -374,10 +373,21 @@ class FixedAgents(AgentArrays):
 
 def _action_column(leaf: Leaf, actions: Sequence[Any], num_rows: int, agents: Sequence[Agent]) -> Any:
     """Return one part of the actions of a group, with an axis for the agents; for parts without a shape, a tuple."""
-    values = list(map(_part, itertools.repeat(leaf), actions, agents)) if leaf.path else actions
+    values, shape = list(actions), (num_rows, *leaf.shape)
+    for index, action in enumerate(values) if leaf.path else ():
+        try:
+            values[index] = None if action is None else leaf.of(action)
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(
+                f"The actions of {agents[index]!r} have no part{leaf.name}, which its action space has: "
+                f"{shortened(action)}."
+            ) from error
     if not leaf.fixed:
         for value, agent in zip(values, agents, strict=True):
-            if value is not None and (isinstance(value, str | bytes) or not _has_length(value, num_rows)):
+            is_sequence = (
+                hasattr(value, "__len__") and hasattr(value, "__iter__") and not isinstance(value, str | bytes)
+            )
+            if value is not None and (not is_sequence or len(value) != num_rows):
                 raise ValueError(
                     f"Actions{leaf.name} were given for {agent!r} in {num_rows} environments that are no sequence of "
                     f"{num_rows} items: {shortened(value)}."
@@ -388,16 +398,28 @@ def _action_column(leaf: Leaf, actions: Sequence[Any], num_rows: int, agents: Se
         if set(map(len, values)) == {num_rows}:
             together = np.concatenate(values)  # checks the other dimensions, except that all may be wrong
             if together.shape[1:] == leaf.shape:
-                column = together.reshape(len(values), num_rows, *leaf.shape).swapaxes(0, 1)
+                column = together.reshape(len(values), *shape).swapaxes(0, 1)
     except (TypeError, ValueError):
         pass
     if column is None:
-        arrays = list(map(_checked_array, itertools.repeat(leaf), values, itertools.repeat(num_rows), agents))
-        dtypes = [array.dtype for array in arrays if array is not None]
-        column = np.zeros((num_rows, len(values), *leaf.shape), np.result_type(*dtypes) if dtypes else leaf.dtype)
-        for index, array in enumerate(arrays):
-            if array is not None:
-                column[:, index] = array
+        arrays: dict[int, npt.NDArray[Any]] = {}
+        for index, (value, agent) in enumerate(zip(values, agents, strict=True)):
+            if value is None:
+                continue
+            try:
+                arrays[index] = np.asarray(value)
+            except (TypeError, ValueError) as error:
+                text = f"The actions{leaf.name} of {agent!r} are not an array: {shortened(value)} ({error})."
+                raise ValueError(text) from error
+            if arrays[index].shape != shape:
+                raise ValueError(
+                    f"Actions{leaf.name} of shape {arrays[index].shape} were given for {agent!r} in {num_rows} "
+                    f"environments, whose actions have shape {leaf.shape}. Give an array of shape {shape}."
+                )
+        dtype = np.result_type(*(array.dtype for array in arrays.values())) if arrays else leaf.dtype
+        column = np.zeros((num_rows, len(values), *leaf.shape), dtype)
+        for index, array in arrays.items():
+            column[:, index] = array
     if column.dtype in _NUMBERS:
         return column
     if (native := column.dtype.newbyteorder("=")) in _NUMBERS:
@@ -409,36 +431,6 @@ def _action_column(leaf: Leaf, actions: Sequence[Any], num_rows: int, agents: Se
                 f"as {leaf.dtype}, in every row: where it is not alive any will do."
             )
     raise TypeError(f"The actions{leaf.name} of {list(agents)} have no dtype in common. Give {leaf.dtype} to all.")
-
-
-def _has_length(value: Any, length: int) -> bool:
-    return hasattr(value, "__len__") and hasattr(value, "__iter__") and len(value) == length
-
-
-def _part(leaf: Leaf, action: Any, agent: Agent) -> Any:
-    """Return one part of the actions of an agent; None if it has no actions."""
-    try:
-        return None if action is None else leaf.of(action)
-    except (KeyError, IndexError, TypeError) as error:
-        raise ValueError(
-            f"The actions of {agent!r} have no part{leaf.name}, which its action space has: {shortened(action)}."
-        ) from error
-
-
-def _checked_array(leaf: Leaf, value: Any, num_rows: int, agent: Agent) -> npt.NDArray[Any] | None:
-    """Return a part of an agent's actions as an array, or None if it has none. A wrong array raises ValueError."""
-    shape = num_rows, *leaf.shape
-    try:
-        array = None if value is None else np.asarray(value)
-    except (TypeError, ValueError) as error:
-        text = f"The actions{leaf.name} of {agent!r} are not an array: {shortened(value)} ({error})."
-        raise ValueError(text) from error
-    if array is not None and array.shape != shape:
-        raise ValueError(
-            f"Actions{leaf.name} of shape {array.shape} were given for {agent!r} in {num_rows} environments, whose "
-            f"actions have shape {leaf.shape}. Give an array of shape {shape}."
-        )
-    return array
 
 
 # ---- envs without possible_agents -----------------------------------------------------------------------------------

@@ -153,8 +153,8 @@ def test_infos_of_every_kind_are_those_of_the_env(make: Make, mode: AutoresetMod
         "nested",
         "vector",
         "point",
+        "none_such",
     ]
-    keys += ["none such"]
     envs, env = make([factory] * 3, num_workers=2, autoreset_mode=mode), factory()
     for rollout in collect(envs, Acting(zeros), 5, info_keys=keys, seed=4):
         env.reset(seed=rollout.seed)

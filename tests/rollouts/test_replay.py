@@ -33,6 +33,7 @@ def a_life(capacity: int = 20, num_rows: int = 2, *, steps: int = 0, **options: 
     return life
 
 
+@settings(max_examples=50)
 @given(lives())
 def test_the_newest_steps_are_kept_each_as_it_was(life: Life) -> None:
     assert len(life.buffer) == len(life.kept) <= life.buffer.capacity
@@ -59,6 +60,7 @@ def summed(step: Step, num_steps: int, discount: float) -> tuple[float, float, f
     return total, 0.0 if last.terminated else factor, last.after
 
 
+@settings(max_examples=50)
 @given(lives(num_steps=3, discount=0.5))
 def test_sums_end_with_the_episode_and_bootstrap_unless_it_terminated(life: Life) -> None:
     assume(life.kept)
@@ -79,6 +81,7 @@ def test_a_step_that_begins_an_episode_follows_nothing() -> None:
     assert sums == {0: pytest.approx(1.99), 1: 1.0, 2: 1.0}
 
 
+@settings(max_examples=50)
 @given(lives(memory=MEMORY), st.integers(1, 6))
 def test_sequences_are_pieces_of_one_life(life: Life, length: int) -> None:
     assume(life.kept)
@@ -194,12 +197,8 @@ def test_draws_that_cannot_be_are_refused() -> None:
 
 def test_batches_that_do_not_fit_are_refused() -> None:
     buffer = ReplayBuffer(spaces.Box(0, 1, (2,)), ACTIONS, 8, 2)
-    good: list[Any] = [
-        np.zeros((2, 2)),
-        *[np.zeros(2, kind) for kind in ("i", "f", "?", "?")],
-        np.zeros((2, 2)),
-        np.ones(2, "?"),
-    ]
+    seen = np.zeros((2, 2))
+    good: list[Any] = [seen, *[np.zeros(2, kind) for kind in ("i", "f", "?", "?")], seen, np.ones(2, "?")]
     buffer.add(*good)
     worse: list[tuple[int, Any]] = [(0, np.zeros((2, 3))), (1, np.zeros((2, 1))), (6, np.ones(3, "?")), (6, np.ones(2))]
     worse += [(2, np.zeros((2, 1))), (2, 1.0), (3, np.zeros(3, "?")), (5, np.zeros((2, 3)))]
