@@ -141,6 +141,7 @@ class ReplayBuffer:
         if flags.shape != (self.num_rows,) or flags.dtype != np.bool_:
             raise ValueError(f"valid={valid!r} does not say of {self.num_rows} rows whether they are valid.")
         rows: Indices = np.flatnonzero(flags)
+        is_whole = len(rows) == self.num_rows
         given = {
             "observations": observations,
             "next_observations": next_observations,
@@ -158,7 +159,7 @@ class ReplayBuffer:
                 before = np.where(np.asarray(begins)[rows], NONE, before)
             places: Indices = (self._position + np.arange(len(rows))) % self.capacity
             for name, values in given.items():
-                put_rows(self._columns[name], places, values if flags.all() else take_rows(values, rows))
+                put_rows(self._columns[name], places, values if is_whole else take_rows(values, rows))
             self._begins[places] = before == NONE if begins is None else np.asarray(begins)[rows]
             self._link(before, places, rows)
         return places

@@ -312,6 +312,9 @@ def space_tree(space: Space[Any], what: str, make: Callable[[int, np.dtype[Any],
     return assembler(space)(arrays)
 
 
+_NODES = dict, tuple, list  # made once: `map_tree` is called many times a step
+
+
 def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Return a tree of `function(leaf, *leaves)`, where `leaves` are from other trees of the same form. Raises
     ValueError if the trees have different forms.
@@ -320,7 +323,7 @@ def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
         if any(other is not None for other in others):
             raise ValueError(f"there is {others[0]!r} where None is wanted")
         return None
-    if not isinstance(tree, dict | tuple | list):
+    if not isinstance(tree, _NODES):
         return function(tree, *others)
     for other in others:
         if not isinstance(other, dict if isinstance(tree, dict) else tuple | list) or len(other) != len(tree):
@@ -364,10 +367,10 @@ def check_fits(tree: Any, values: Any, num_rows: int, what: str = "", *, num_axe
     """
 
     def check(leaf: Any, value: Any) -> None:
-        shape = tuple(leaf.shape[num_axes:])
+        shape = leaf.shape[num_axes:]
         if getattr(value, "shape", None) != (num_rows, *shape):
             _check_leaf(value, num_rows)
-            raise ValueError(f"there is {_described(value)} where rows of the shape {shape} are wanted")
+            raise ValueError(f"there is {_described(value)} where rows of the shape {tuple(shape)} are wanted")
         if leaf.dtype != value.dtype and all(isinstance(one.dtype, np.dtype) for one in (leaf, value)):
             if not np.can_cast(value.dtype, leaf.dtype, "same_kind"):
                 raise ValueError(f"there is {_described(value)} where {leaf.dtype} is wanted")
