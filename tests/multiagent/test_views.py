@@ -50,9 +50,9 @@ def test_petting_zoos_own_test_passes(make_process: Make, mode: str) -> None:
 @pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("mode", MODES)
 @of_both_kinds
-def test_it_is_the_plain_environment(make: Make, mode: str, possible_agents: Any) -> None:
+def test_it_is_the_plain_environment(make: Make, backend: str, mode: str, possible_agents: Any) -> None:
     """For observations of every kind; two of one manager may be used in turns."""
-    for space in OBSERVATIONS if mode == "NextStep" and possible_agents else OBSERVATIONS[:1]:
+    for space in OBSERVATIONS if mode == "NextStep" and backend == "serial" else OBSERVATIONS[:1]:
         how: dict[str, Any] = {"rewards": list(RewardKind), "infos": [InfoKind.STRINGS]}
         make_env = scripted(possible_agents=possible_agents, observation_spaces={"a": space}, **how)
         envs = make([make_env] * 3, autoreset_mode=mode, num_workers=2)
