@@ -14,7 +14,7 @@ from parallel_envs.choices import Backend
 from parallel_envs.meta import MultiEpisodeWrapper
 from parallel_envs.tasks import KEEP, CycleTasks
 from parallel_envs.testing import assert_same_batch
-from tests.meta.golden import ROWS, wrapped
+from tests.meta.counting_envs import ROWS, wrapped
 from tests.vector.task_envs import ByOptions, ByResetTask, BySetTask, Playing, Telling, put_task
 
 NUM_ENVS = 2

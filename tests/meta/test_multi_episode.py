@@ -17,8 +17,19 @@ from gymnasium.wrappers import TimeLimit
 from parallel_envs import VariBadWrapper
 from parallel_envs.meta import MultiEpisodeWrapper
 from parallel_envs.testing import assert_same_batch
-from tests.meta.counting_envs import Counting, Endless, FailingReset, Reusing, Shaped
-from tests.meta.golden import ROWS, SHOWING, START, Row, shown, wrapped
+from tests.meta.counting_envs import (
+    ROWS,
+    SHOWING,
+    START,
+    Counting,
+    Endless,
+    FailingReset,
+    Reusing,
+    Row,
+    Shaped,
+    shown,
+    wrapped,
+)
 
 Wrapper: Any = MultiEpisodeWrapper
 

@@ -15,9 +15,19 @@ from gymnasium.vector import AutoresetMode
 
 from parallel_envs import MultiAgentEnvManager
 from parallel_envs.errors import EnvError
-from parallel_envs.testing import ScriptedAgentsEnv
+from parallel_envs.testing import ScriptedAgentsEnv, assert_same_batch
 from tests.multiagent.conftest import Make
-from tests.multiagent.scripts import EARLY_AND_LATE, MODES, Witness, number, of_both_kinds, scripted
+from tests.multiagent.scripts import (
+    EARLY_AND_LATE,
+    MODES,
+    Witness,
+    as_kept,
+    number,
+    of_both_kinds,
+    scripted,
+    stack,
+    taken,
+)
 
 CLASSIC = ["tictactoe_v3", "connect_four_v3", "rps_v2", "leduc_holdem_v4", "texas_holdem_v4"]
 
@@ -123,26 +133,17 @@ def check_turn(envs: MultiAgentEnvManager, env: int, table: Table, observations:
     assert present == set(table.seen)
     assert {agent for agent in envs.alive if envs.alive[agent][env]} == set(table.env.agents)
     for agent in present:
-        assert_same_parts(observations[agent], table.seen[agent], env)
-
-
-def assert_same_parts(batch_: Any, expected: Any, env: int) -> None:
-    if isinstance(expected, dict):
-        for key in expected:
-            assert_same_parts(batch_[key], expected[key], env)
-    else:
-        np.testing.assert_array_equal(batch_[env], expected)
+        space = table.env.observation_space(agent)
+        assert_same_batch(taken(space, observations[agent], env), as_kept(space, table.seen[agent]))
 
 
 def batch(envs: MultiAgentEnvManager, movers: dict[int, tuple[Any, Any]]) -> dict[Any, Any]:
-    actions: dict[Any, Any] = {}
+    actions: dict[Any, list[Any]] = {}
     for env, (agent, action) in movers.items():
-        if envs.is_open:
-            actions.setdefault(agent, [None] * envs.num_envs)[env] = action
-        else:
-            space = envs.single_action_space(agent)
-            actions.setdefault(agent, np.zeros((envs.num_envs, *(space.shape or ())), space.dtype))[env] = action
-    return actions
+        actions.setdefault(agent, [None] * envs.num_envs)[env] = action
+    if envs.is_open:
+        return actions
+    return {agent: stack(envs.single_action_space(agent), values) for agent, values in actions.items()}
 
 
 @pytest.mark.slow(sample=True)
