@@ -46,13 +46,11 @@ ONES = np.ones(2)
 NUMBERS: list[tuple[Any, list[int]]] = [
     (["a", "b", "a", "c", "b"], [0, 1, 0, 3, 1]),
     ([(1, 2), [1, 2], (1, 2), [1, 2]], [0, 1, 0, 1]),
-    ([1, 1.0, True, 1], [0, 1, 2, 0]),
-    ([None, 0, None], [0, 1, 0]),
+    ([1, 1.0, None, True, 1, None], [0, 1, 2, 3, 0, 2]),
     (np.array([[1, 2], [3, 4], [1, 2]]), [0, 1, 0]),  # the rows of an array are tasks
     ([ONES, np.ones(2), np.zeros(2), np.ones(2, np.float32), np.ones((2, 1)), ONES], [0, 0, 2, 3, 4, 0]),
     ([("a", np.ones(2)), ("a", np.ones(2)), ("a", np.zeros(2)), {"goal": np.ones(2)}], [0, 0, 2, 3]),
     ([3, np.int64(3), 4], [0, 0, 2]),
-    ([Task("a", 7), Task("b", 3), Task("a", 7)], [7, 3, 7]),
     (["x", Task("a", 7), "x"], [0, 7, 0]),
 ]
 

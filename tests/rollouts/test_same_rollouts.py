@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
@@ -96,15 +94,6 @@ def test_observations_come_in_the_types_of_the_space_in_every_mode(make: Make, m
     rollouts = collect(make([loose] * 2, autoreset_mode=mode), by_observation, 4, seed=1)
     assert_same(rollouts, collect(ScriptedAsFloat32(), by_observation, 4, seed=1))
     assert {rollout.chain.dtype.name for rollout in rollouts} == {"float32"}
-
-
-def test_a_registered_env_plays_the_same_by_its_name(make: Make) -> None:
-    def balance(observation: Any) -> int:
-        return int(observation[2] > 0)
-
-    with contextlib.closing(gymnasium.make("CartPole-v1")) as env:
-        expected = collect(env, balance, 4, seed=3)
-    assert_same(collect(make("CartPole-v1", num_envs=3, num_workers=2), balance, 4, seed=3), expected)
 
 
 def test_what_was_played_before_has_no_say() -> None:
