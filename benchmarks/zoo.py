@@ -188,8 +188,8 @@ class OursBeneath(OursTogether):
     def open(self) -> None:
         super().open()
         assert self._envs is not None
-        envs, rows, num_envs = self._envs, self._envs._rows, self.workload.num_envs
-        tape = [rows.join_actions(actions, num_envs, envs.alive) for actions in self.workload.batched_actions()]
+        envs, arrays, num_envs = self._envs, self._envs._arrays, self.workload.num_envs
+        tape = [arrays.join_actions(actions, envs.alive, num_envs) for actions in self.workload.batched_actions()]
         self._actions, self._num_ended = itertools.cycle(tape), 0
 
     def step(self) -> int:

@@ -138,16 +138,23 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         gymnasium.Wrapper.__init__(self, env)
         self._config = MultiEpisodeConfig(**settings)
         self._horizon = _horizon_of(env) if horizon is None else int(horizon)
-        self._task = CurrentTask(env)
-        self._oracle = OracleVector(self._task, task_vector, env) if oracle else None
+        self._task = CurrentTask(env, task_vector)
         self._rescaling: ActionRescaling | None = None
         if rescale_actions and isinstance(env.action_space, Box):
             self._rescaling = ActionRescaling(env.action_space)
             self.action_space = self._rescaling.space
         parts: dict[str, Box] = {}
         number_from_0_to_1 = Box(0.0, 1.0, (1,), np.float64)
-        if self._oracle is not None:
-            parts["task"] = Box(-np.inf, np.inf, (self._oracle.size,), np.float64)
+        if oracle:
+            try:
+                parts["task"] = Box(-np.inf, np.inf, self._task.vector().shape, np.float64)
+            except Exception as error:
+                raise ValueError(
+                    f"oracle=True, but the task of {env} is not known as numbers before the first task is given "
+                    f"({error}). Give task_vector=, a function of the task that returns numbers, always as many, for "
+                    "None too (no task has been given yet); or give the env a get_task that returns numbers from the "
+                    "beginning."
+                ) from error
         if self.episodes_per_task > 1:
             parts["done"] = number_from_0_to_1
         if add_time:
@@ -234,8 +241,8 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
             self._is_task_option_checked = True
             if not watched.seen:
                 warn_unseen(self.env)
-        if self._oracle is not None:
-            self._extended.set("task", self._oracle.now())
+        if self._config.oracle:
+            self._extended.set("task", self._task.vector())
         self._reset_needed = ""
         self._inner_steps = 0
         return observation, info
@@ -303,10 +310,11 @@ class CurrentTask:
     its task at each reset: see `reset_options`. The env always gets a copy.
     """
 
-    def __init__(self, env: AnyEnv) -> None:
-        self._env = env
+    def __init__(self, env: AnyEnv, to_vector: TaskVector | None) -> None:
+        self._env, self._to_vector = env, to_vector
         self._given: Any = None
         self._by_options = False
+        self._size = -1  # of the vector; unknown yet
 
     def give(self, task: Any) -> None:
         """Give the env a task, in the way that it takes tasks."""
@@ -343,33 +351,18 @@ class CurrentTask:
                 return part_of(self._env, name)()
         return self._given
 
-
-class OracleVector:
-    """An env's task as a vector. Its size is found at once and never changes."""
-
-    def __init__(self, task: CurrentTask, vector: TaskVector | None, env: AnyEnv) -> None:
-        self._task, self._vector = task, vector
-        self.size = -1  # unknown yet
-        try:
-            self.size = self.now().size
-        except Exception as error:
-            raise ValueError(
-                f"oracle=True, but the task of {env} is not known as numbers before the first task is given ({error}). "
-                "Give task_vector=, a function of the task that returns numbers, always as many, for None too (no task "
-                "has been given yet); or give the env a get_task that returns numbers from the beginning."
-            ) from error
-
-    def now(self) -> npt.NDArray[np.float64]:
-        """Return the vector of the current task."""
-        task = self._task.get()
-        vector = np.array(task if self._vector is None else self._vector(task), np.float64).ravel()
+    def vector(self) -> npt.NDArray[np.float64]:
+        """Return the task as a vector. Its size never changes."""
+        task = self.get()
+        vector = np.array(task if self._to_vector is None else self._to_vector(task), np.float64).ravel()
         if np.isnan(vector).any():  # NumPy makes NaN of None
             raise ValueError(f"the task {task!r} does not turn into numbers")
-        if self.size not in (-1, vector.size):
+        if self._size not in (-1, vector.size):
             raise ValueError(
-                f"The task {task!r} has {vector.size} numbers as a vector, where there were {self.size} at first. Let "
+                f"The task {task!r} has {vector.size} numbers as a vector, where there were {self._size} at first. Let "
                 "task_vector= (or the env's get_task) return always as many."
             )
+        self._size = vector.size
         return vector
 
 

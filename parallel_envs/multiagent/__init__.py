@@ -1,14 +1,14 @@
 """PettingZoo's interface: many multi-agent environments in worker processes, with arrays by agent.
 
 Start with `manager.py`. In a worker each environment is wrapped so that all its agents together look like one Gymnasium
-environment (`joint_env.py`). `ParallelEnvManager` runs these environments, and `final_infos.py`, with
-`agent_arrays.py`, splits its arrays by agent.
+environment (`joint_env.py`). `ParallelEnvManager` runs these environments, and `agent_arrays.py` splits its arrays by
+agent.
 """
 
 from typing import TYPE_CHECKING
 
 from parallel_envs.extras import on_first_use as _on_first_use
-from parallel_envs.multiagent.final_infos import Infos
+from parallel_envs.multiagent.agent_arrays import Infos
 from parallel_envs.multiagent.manager import MultiAgentEnvManager
 
 if TYPE_CHECKING:

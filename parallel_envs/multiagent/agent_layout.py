@@ -1,11 +1,11 @@
-"""The layout of agents in arrays: `AgentLayout`, the joint spaces, `AgentResults` and operations on batches.
+"""The layout of agents in arrays: `AgentLayout`, and the joint spaces.
 
 Agents with equal spaces form a group, and a group lies in one array. This module knows no env and no process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector.utils import batch_space
 
-from parallel_envs.vector.shared_arrays import Leaf, assembler, leaves, only_leaf
+from parallel_envs.vector.shared_arrays import leaves, only_leaf
 
 Agent = Hashable
 Kind = Literal["observation", "action"]
@@ -171,57 +171,6 @@ class Anything(Space[Any]):
 
     def __repr__(self) -> str:
         return "(agents are not known beforehand)"
-
-
-# ---- results and batches by agent -----------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class AgentResults:
-    """Results of some envs by agent. Every array has one row for each env.
-
-    Flags of any kind are `read_only`. The dicts `present` and `alive` are shared with other results; the other dicts
-    belong to this object alone.
-    """
-
-    observations: dict[Agent, Any]
-    rewards: dict[Agent, npt.NDArray[np.float64]]
-    terminations: dict[Agent, Flags]
-    truncations: dict[Agent, Flags]
-    infos: dict[Agent, dict[str, Any]]
-    present: dict[Agent, Flags]
-    alive: dict[Agent, Flags]
-    common: dict[str, Any]
-    some_agent_ended: bool
-    num_rows: int
-
-
-def read_only(flags: Flags) -> Flags:
-    """Forbid writing to an array, so that it may be returned several times, and return it."""
-    flags.flags.writeable = False
-    return flags
-
-
-def empty_column(leaf: Leaf, num_rows: int) -> Any:
-    """Return a column for one part of a space: an array of zeros, or a list of None for parts without a shape."""
-    return np.zeros((num_rows, *leaf.shape), leaf.dtype) if leaf.fixed else [None] * num_rows
-
-
-def batch_of_rows(space: Space[Any], values: Mapping[int, Any], num_rows: int) -> Any:
-    """Return a batch with these values at their rows; zeros (or None) in all other rows."""
-    columns: list[Any] = []
-    for leaf in leaves(space):
-        column = empty_column(leaf, num_rows)
-        for row, value in values.items():
-            column[row] = leaf.of(value)
-        columns.append(column if leaf.fixed else tuple(column))
-    return assembler(space)(columns)
-
-
-def row_of(space: Space[Any], batch: Any, row: int) -> Any:
-    if isinstance(batch, list):
-        return batch[row]
-    return assembler(space)([leaf.of(batch)[row] for leaf in leaves(space)])
 
 
 def shortened(value: Any) -> str:

@@ -86,22 +86,19 @@ def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: Turns
     except gymnasium.error.Error as error:
         # an id without a version is known to `gymnasium.make` alone
         if not namespace or all(spec.namespace != namespace for spec in gymnasium.registry.values()):
-            advice = _advice(name)
-            reason = "" if advice.startswith("Did you mean") else f" ({error})"  # Gymnasium's own, of its own ids alone
+            written, close = with_package(name), None
+            if advice := advice_for(re.split("[./]", name)[0]):
+                advice = advice.strip()
+            elif written is not None:
+                advice = f"Write {written!r}, so that its package is imported.{advice_for(written.partition(':')[0])}"
+            elif "-" not in name and "/" not in name and (close := nearest_module(name)) is not None:
+                advice = f"Did you mean {close!r}?"
+            else:
+                close = nearest_id(name)
+                advice = _FORMS if close is None else f"Did you mean {close!r}? {_FORMS}"
+            reason = "" if close is not None else f" ({error})"  # Gymnasium's own, of its own ids alone
             raise ValueError(f"The environment {name!r} is unknown{reason}. {advice}") from None
     return GymnasiumFactory(name, kwargs)
-
-
-def _advice(name: str) -> str:
-    """Return the second sentence of the error for an unknown name: what to write or install instead."""
-    if advice := advice_for(re.split("[./]", name)[0]):
-        return advice.strip()
-    if (written := with_package(name)) is not None:
-        return f"Write {written!r}, so that its package is imported.{advice_for(written.partition(':')[0])}"
-    if "-" not in name and "/" not in name and (close := nearest_module(name)) is not None:
-        return f"Did you mean {close!r}?"
-    close = nearest_id(name)
-    return _FORMS if close is None else f"Did you mean {close!r}? {_FORMS}"
 
 
 # ---- names with arguments as text -----------------------------------------------------------------------------------

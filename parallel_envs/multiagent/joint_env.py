@@ -8,7 +8,7 @@ the arguments of `MultiAgentEnvManager`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from parallel_envs.checks import check_count, hint, is_one_of
-from parallel_envs.env_files import FileFactory, is_env_file
+from parallel_envs.env_files import is_env_file
 from parallel_envs.multiagent.aec import TURNS, TurnEnv, as_parallel
 from parallel_envs.multiagent.agent_layout import (
     AGENTS,
@@ -33,12 +33,12 @@ from parallel_envs.multiagent.agent_layout import (
     AgentLayout,
     Anything,
     JointObservations,
-    empty_column,
     group_key,
     joint_actions,
     shortened,
 )
 from parallel_envs.multiagent.by_name import ZooFactory
+from parallel_envs.vector.arguments import factories
 from parallel_envs.vector.shared_arrays import Leaf, as_float, assembler, leaves, only_leaf
 
 Info = dict[str, Any]
@@ -106,8 +106,10 @@ class BaseJointEnv(gymnasium.Env[Any, Any]):
         self._seen_agents = set(self.env.agents)
         return observations, infos
 
-    def _step_env(self, actions: ByAgent) -> tuple[Results, bool]:
-        """Step the env and check its results. The flag is True if all agents acted, were observed, and go on."""
+    def _step_env(self, actions: ByAgent) -> tuple[Results, bool, bool, bool]:
+        """Step the env and check its results. The flags tell if all agents acted, were observed, and go on; and if the
+        joint episode was terminated or truncated, which it is once no agent is left.
+        """
         self._num_steps += 1
         results: Results = self.env.step(actions)
         self._check_types(results, _RESULTS)
@@ -128,7 +130,8 @@ class BaseJointEnv(gymnasium.Env[Any, Any]):
             if kept := [agent for agent in after if terminations.get(agent) or truncations.get(agent)]:
                 raise self._error(f"ended {kept[0]!r} and kept it in its agents. Take agents that end out of `agents`.")
             self._seen_agents |= after
-        return results, usual
+        truncated = not self.env.agents and any(truncations.values())
+        return results, usual, not self.env.agents and not truncated, truncated
 
     def _check_types(self, results: Any, names: tuple[str, ...]) -> None:
         """Raise TypeError unless the env returned one dict for each of these names."""
@@ -147,24 +150,15 @@ class BaseJointEnv(gymnasium.Env[Any, Any]):
             raise self._error(f"returned {shortened(info)} as the info of {agent!r}. Return a dict.", TypeError)
         return info if isinstance(info, dict) else dict(info)
 
-    def _check_observed(self, agents: Iterable[Agent], observations: ByAgent) -> None:
-        if missing := [agent for agent in agents if agent not in observations]:
-            raise self._no_observation(missing[0])
-
-    def _no_observation(self, agent: Agent) -> Exception:
-        return self._error(
-            f"returned no observation for {agent!r}, which is among its agents. Return one for every living agent."
-        )
+    def _check_observed(self, agents: Iterable[Agent], observations: Container[Agent]) -> None:
+        for agent in agents:
+            if agent not in observations:
+                text = f"returned no observation for {agent!r}, which is among its agents."
+                raise self._error(f"{text} Return one for every living agent.")
 
     def _error(self, fact: str, kind: type[Exception] = ValueError) -> Exception:
         moment = f"step {self._num_steps}" if self._num_steps else "reset"
         return kind(f"In {moment} the environment {fact}")
-
-    def _joint_end(self, truncations: ByAgent) -> tuple[bool, bool]:
-        if self.env.agents:
-            return False, False
-        truncated = any(truncations.values())
-        return not truncated, truncated
 
 
 def _holder(env: Any, name: str) -> Any:
@@ -234,7 +228,8 @@ class JointEnv(BaseJointEnv):
             actions = dict(zip(agents, action, strict=False))
         else:
             actions = {agent: action[layout.index[agent]] for agent in agents}
-        (observations, rewards, terminations, truncations, infos), usual = self._step_env(actions)
+        results, usual, terminated, truncated = self._step_env(actions)
+        observations, rewards, terminations, truncations, infos = results
         if usual and self.env.agents == self._all_agents:
             for _, stack in self._stacks:
                 stack.write_all(observations)
@@ -245,7 +240,6 @@ class JointEnv(BaseJointEnv):
         if not _NUMBERS.issuperset(map(type, values)):
             values = [as_float(rewards.get(agent, 0.0)) for agent in self._all_agents]
         self._rewards[:] = values
-        terminated, truncated = self._joint_end(truncations)
         return self._joint(), 0.0, terminated, truncated, self._joint_info(infos)
 
     def _write_some(self, observations: ByAgent, terminations: ByAgent, truncations: ByAgent) -> None:
@@ -268,9 +262,10 @@ class JointEnv(BaseJointEnv):
         flags = [0] * len(index)
         for agent in observations:
             flags[index[agent]] = PRESENT
-        for agent in self.env.agents if not self._waits else ():
-            if agent not in index or not (flags[index[agent]] or self._takes_turns):
-                raise self._no_observation(agent)  # one agent has left unannounced while this one has come
+        living = self.env.agents if not self._waits else ()
+        # one agent may have left unannounced while another has come
+        self._check_observed(living, index if self._takes_turns else self._observed)
+        for agent in living:
             flags[index[agent]] |= ALIVE
         for bit, ends in ((TERMINATED, terminations), (TRUNCATED, truncations)):
             for agent, ended in ends.items():
@@ -297,7 +292,10 @@ class _Stack:
         self._agents = tuple(agents)
         self._row = {agent: row for row, agent in enumerate(agents)}
         self._leaves, self._assemble = leaves(space), assembler(space)
-        self._columns: list[Any] = [empty_column(leaf, len(agents)) for leaf in self._leaves]
+        self._columns: list[Any] = [
+            np.zeros((len(agents), *leaf.shape), leaf.dtype) if leaf.fixed else [None] * len(agents)
+            for leaf in self._leaves
+        ]
         only = only_leaf(self._leaves)
         self._shape = None if only is None else only.shape
         self._end_to_end = self._columns[0].reshape(-1, *self._shape[1:]) if self._shape else None
@@ -384,8 +382,8 @@ class OpenJointEnv(BaseJointEnv):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
         if self._waits:
             return ({}, {}, {}, {}, {}, (), {}), 0.0, True, False, {}
-        results, _ = self._step_env({agent: action[agent] for agent in self.env.agents if agent in action})
-        terminated, truncated = self._joint_end(results[3])
+        actions = {agent: action[agent] for agent in self.env.agents if agent in action}
+        results, _, terminated, truncated = self._step_env(actions)
         return self._joint(results), 0.0, terminated, truncated, {}
 
     def _joint(self, results: Results) -> tuple[Any, ...]:
@@ -451,26 +449,13 @@ def joint_factories(
     """Return one factory for each env. Raise TypeError or ValueError for arguments that are wrong."""
     if not is_one_of(turns, TURNS):
         raise ValueError(f"turns={turns!r} is unknown. Choose 'simultaneous' or 'sequential'.{hint(turns, TURNS)}")
-    if isinstance(env_fns, str):
+    if isinstance(env_fns, str) and not is_env_file(env_fns):
         if num_envs is None:
             raise ValueError(f"The name {env_fns!r} was given without num_envs. Say how many environments to make.")
         check_count("num_envs", num_envs)
         if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
             raise TypeError(f"env_kwargs={env_kwargs!r} is not a dict of keyword arguments.")
-        if is_env_file(env_fns):
-            return [JointFactory(FileFactory.of(env_fns, env_kwargs), turns)] * int(num_envs)
         if not env_fns.strip(".") or env_fns.startswith("."):
             raise ValueError(f"{env_fns!r} is not the path of a module. Give one such as 'mpe2.simple_spread_v3'.")
         return [JointFactory(ZooFactory(env_fns, turns, dict(env_kwargs or {})), turns)] * int(num_envs)
-    if not isinstance(env_fns, Sequence):
-        raise TypeError(
-            f"env_fns={env_fns!r} is neither a sequence of callables nor the path of a PettingZoo module nor an id."
-        )
-    if num_envs is not None or env_kwargs is not None:
-        raise ValueError("num_envs and env_kwargs go with a module path or an id. Give one callable for each env.")
-    for env, make in enumerate(env_fns):
-        if not callable(make):
-            raise TypeError(
-                f"env_fns[{env}]={make!r} is not callable. Give functions that make environments, not environments."
-            )
-    return [JointFactory(make, turns) for make in env_fns]
+    return [JointFactory(make, turns) for make in factories(env_fns, num_envs, env_kwargs)[0]]

@@ -18,9 +18,8 @@ from gymnasium.vector.utils import batch_space
 from parallel_envs.checks import optional_wait, unknown_keyword
 from parallel_envs.choices import Autoreset, Turns
 from parallel_envs.errors import EnvError, WorkerDied
-from parallel_envs.multiagent.agent_arrays import FixedAgents, OpenAgents
-from parallel_envs.multiagent.agent_layout import Agent, AgentResults, Flags, JointObservations, Kind, grouped
-from parallel_envs.multiagent.final_infos import Infos, SplitByAgent
+from parallel_envs.multiagent.agent_arrays import AgentResults, FixedAgents, Infos, OpenAgents
+from parallel_envs.multiagent.agent_layout import Agent, Flags, JointObservations, Kind, grouped
 from parallel_envs.multiagent.joint_env import JointFactory, OnJoint, joint_factories
 from parallel_envs.threads import ClosedAtExit, one_thread
 from parallel_envs.vector import ParallelEnvManager
@@ -131,10 +130,13 @@ class MultiAgentEnvManager(ClosedAtExit):
         """The manager underneath: each environment with all its agents is one of its environments."""
         self._guard = self.envs._guard
         space = self.envs.single_observation_space
-        self._rows = FixedAgents(space.layout) if isinstance(space, JointObservations) else OpenAgents()
         self.num_envs, self.num_workers = self.envs.num_envs, self.envs.num_workers
+        self._arrays = (
+            FixedAgents(space.layout, self.num_envs)
+            if isinstance(space, JointObservations)
+            else OpenAgents(self.num_envs)
+        )
         self.metadata, self.render_mode = self.envs.metadata, self.envs.render_mode
-        self._split = SplitByAgent(self._rows, self.num_envs)
         self._resetting: list[int] = []
         self._was_reset = False
         self._masks_are_late = False
@@ -146,11 +148,11 @@ class MultiAgentEnvManager(ClosedAtExit):
     @property
     def possible_agents(self) -> tuple[Agent, ...]:
         """All possible agents; of environments without `possible_agents`, all agents seen so far."""
-        return self._rows.agents
+        return self._arrays.agents
 
     @property
     def is_open(self) -> bool:
-        return isinstance(self._rows, OpenAgents)
+        return isinstance(self._arrays, OpenAgents)
 
     @property
     def alive(self) -> dict[Agent, Flags]:
@@ -159,7 +161,7 @@ class MultiAgentEnvManager(ClosedAtExit):
         With `turns="simultaneous"` the agent acts there next. With `turns="sequential"` players that wait for their
         turn are alive too: `alive[agent] & present[agent]` marks the environments in which the agent is to move.
         """
-        return self._split.alive
+        return self._arrays.alive
 
     @property
     def present(self) -> dict[Agent, Flags]:
@@ -168,7 +170,7 @@ class MultiAgentEnvManager(ClosedAtExit):
         It acts there next, or has just ended (and is not alive). With `turns="sequential"`, only the agent to move and
         agents that have just ended are present.
         """
-        return self._split.present
+        return self._arrays.present
 
     @property
     def agents_now(self) -> tuple[Agent, ...]:
@@ -206,20 +208,19 @@ class MultiAgentEnvManager(ClosedAtExit):
     def _single_space(self, kind: Kind, agent: Agent, env_id: int | None) -> Space[Any]:
         if env_id is not None:
             (env,) = some_envs(env_id, self.num_envs)
-            return self._rows.space(kind, agent, env)
-        spaces = self._rows.spaces_by_row(kind, agent, self.num_envs) or ()
-        groups = grouped(spaces)
-        if len(groups) > 1:
+            return self._arrays.space(kind, agent, env)
+        spaces = self._arrays.spaces_by_row(kind, agent)
+        if spaces is not None and len(groups := grouped(spaces)) > 1:
             raise ValueError(
                 f"{agent!r} has no one {kind} space: "
                 f"{', '.join(f'{one.space} in {env_names(one.indices)}' for one in groups)}. Say in which environment: "
                 f"single_{kind}_space({agent!r}, env_id=...); {kind}_space({agent!r}) has one space a row."
             )
-        return self._rows.space(kind, agent)
+        return self._arrays.space(kind, agent)
 
     def _batched_space(self, kind: Kind, agent: Agent) -> Space[Any]:
         """Return the same object each time, so that it may be seeded."""
-        spaces = self._rows.spaces_by_row(kind, agent, self.num_envs)
+        spaces = self._arrays.spaces_by_row(kind, agent)
         made_of = (self._single_space(kind, agent, None),) if spaces is None else spaces
         known = self._batched.get((kind, agent))
         if known is None or known[0] != made_of:
@@ -260,7 +261,7 @@ class MultiAgentEnvManager(ClosedAtExit):
         self._update_late_masks()
         self.envs.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
         self._resetting = reset_arguments(options, tasks, env_ids, self.num_envs).envs
-        self._split.forget(self._resetting)
+        self._arrays.forget(self._resetting)
         self._was_reset = True
 
     @one_thread
@@ -272,7 +273,7 @@ class MultiAgentEnvManager(ClosedAtExit):
             raise
         self._masks_are_late = False
         others = set(range(self.num_envs)).difference(self._resetting)
-        results = self._split.of_reset(observations, infos, others)
+        results = self._arrays.of_all(observations, infos, others)
         return results.observations, Infos(results.infos, results.common)
 
     @one_thread
@@ -287,7 +288,7 @@ class MultiAgentEnvManager(ClosedAtExit):
     def step_async(self, actions: Mapping[Agent, Any]) -> None:
         self._update_late_masks()
         self._check_actions(actions, None)
-        self.envs.step_async(self._rows.join_actions(actions, self.num_envs, self.alive))
+        self.envs.step_async(self._arrays.join_actions(actions, self.alive, self.num_envs))
 
     @one_thread
     def step_wait(self, timeout: float | None = None) -> Step:
@@ -303,7 +304,7 @@ class MultiAgentEnvManager(ClosedAtExit):
         """Raise for actions that miss an agent or are given for an unknown one. `envs`: the rows (None: all)."""
         if not isinstance(actions, Mapping):
             raise TypeError(f"actions={actions!r} is not a dict. Give a batch of actions for each agent, by its id.")
-        if self._was_reset and (tuple(actions) == self._rows.agents or actions.keys() == self.alive.keys()):
+        if self._was_reset and (tuple(actions) == self._arrays.agents or actions.keys() == self.alive.keys()):
             for batch in actions.values():
                 if batch is None:
                     break
@@ -311,25 +312,36 @@ class MultiAgentEnvManager(ClosedAtExit):
                 return
         if not self._was_reset and not self.closed:
             raise ResetNeeded("Actions were given before the first reset: no agent is there to act. Call reset first.")
-        self._split.check_actions(actions, range(self.num_envs) if envs is None else envs)
+        rows = range(self.num_envs) if envs is None else envs
+        for agent in actions:
+            if agent not in self.alive and agent not in self.possible_agents:
+                known = list(self.possible_agents)
+                raise ValueError(f"Actions were given for {agent!r}, which is no agent here: {known}.")
+        for agent, alive in self.alive.items():
+            if actions.get(agent) is None and (acting := (alive & self.present[agent])[list(rows)]).any():
+                where = env_names([rows[row] for row in np.flatnonzero(acting).tolist()])
+                raise ValueError(
+                    f"No actions were given for {agent!r}, which is alive in {where}. Give actions for every agent of "
+                    "agents_now."
+                )
 
     def _step_results(self, envs: npt.NDArray[np.intp] | None, observations: Any, ended: Flags, infos: Any) -> Step:
         """Return the five dicts: rewards and flags of the step, observations and infos after any autoreset."""
-        last, shown = self._split.of_step(envs, observations, ended, infos)
+        last, shown = self._arrays.of_step(envs, observations, ended, infos)
         return shown.observations, last.rewards, last.terminations, last.truncations, Infos(shown.infos, shown.common)
 
     def _update_masks_after_error(self) -> None:
         """After a failed step or reset: update the masks of the environments that went on, once all have answered."""
         self._masks_are_late = self.envs._has_answers_to_come
         if not self._masks_are_late:
-            self._split.of_error(self.envs._observations())
+            self._arrays.of_all(self.envs._observations(), {})
 
     def _update_late_masks(self) -> None:
         """Before a request: give up a failed one, and update the masks of environments that answered it late."""
         if self._masks_are_late and not self.closed:
             self.envs._become_idle("send")
             self._masks_are_late = False
-            self._split.of_error(self.envs._observations())
+            self._arrays.of_all(self.envs._observations(), {})
 
     # ---- each environment at its own pace ---------------------------------------------------------------------------
 
@@ -340,7 +352,7 @@ class MultiAgentEnvManager(ClosedAtExit):
         envs = some_envs(env_ids, self.num_envs)
         self._check_actions(actions, envs)
         alive = {agent: flags[envs] for agent, flags in self.alive.items()}
-        self.envs.send(self._rows.join_actions(actions, len(envs), alive), envs)
+        self.envs.send(self._arrays.join_actions(actions, alive, len(envs)), envs)
 
     @one_thread
     def send_reset(
@@ -355,7 +367,7 @@ class MultiAgentEnvManager(ClosedAtExit):
         env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is iterated over twice
         self._update_late_masks()
         self.envs.send_reset(env_ids, seed=seed, options=options, tasks=tasks)
-        self._split.forget(reset_arguments(options, tasks, env_ids, self.num_envs).envs)
+        self._arrays.forget(reset_arguments(options, tasks, env_ids, self.num_envs).envs)
         self._was_reset = True
 
     @one_thread
@@ -371,8 +383,8 @@ class MultiAgentEnvManager(ClosedAtExit):
         """Return one environment's answer to `send` or `send_reset`, as a batch of one row, before any autoreset."""
         observation, _, terminated, truncated, info = self.envs.recv_env(env_id, timeout)
         infos = add_info({}, info, 0, 1)
-        observations, ended = self._rows.batch_of_one(observation), np.array([terminated or truncated])
-        return self._split.of_step(np.array([env_id]), observations, ended, infos)[0]
+        observations, ended = self._arrays.joint_batch({0: observation}, 1), np.array([terminated or truncated])
+        return self._arrays.of_step(np.array([env_id]), observations, ended, infos)[0]
 
     @property
     def ready_ids(self) -> list[int]:
@@ -413,6 +425,7 @@ class MultiAgentEnvManager(ClosedAtExit):
 
     set_tasks = _delegated(ParallelEnvManager.set_tasks)
     get_tasks = _delegated(ParallelEnvManager.get_tasks)
+    call_async = _delegated(ParallelEnvManager.call_async)
     call_wait = _delegated(ParallelEnvManager.call_wait)
     get_attr = _delegated(ParallelEnvManager.get_attr)
     set_attr = _delegated(ParallelEnvManager.set_attr)
@@ -423,10 +436,6 @@ class MultiAgentEnvManager(ClosedAtExit):
     def call(self, name: str, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of the environments (or read an attribute): all, or those of `env_ids`."""
         return self.envs.call(name, *args, env_ids=env_ids, **kwargs)
-
-    def call_async(self, name: str, /, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> None:
-        """Begin a call. `call_wait` ends it."""
-        self.envs.call_async(name, *args, env_ids=env_ids, **kwargs)
 
     def apply(
         self,

@@ -14,8 +14,8 @@ from gymnasium.vector.utils import batch_space
 from pettingzoo import ParallelEnv
 
 from parallel_envs.choices import Autoreset
-from parallel_envs.multiagent.agent_layout import Agent, row_of, shortened
-from parallel_envs.multiagent.final_infos import FINAL_INFO, FINAL_OBS, FINAL_REWARD, info_of
+from parallel_envs.multiagent.agent_arrays import FINAL_INFO, FINAL_OBS, FINAL_REWARD, info_of, row_of
+from parallel_envs.multiagent.agent_layout import Agent, shortened
 from parallel_envs.threads import one_thread
 from parallel_envs.vector.arguments import autoreset, seeds
 from parallel_envs.vector.shared_arrays import assembler, leaves, snapshot
@@ -170,23 +170,17 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         )
 
     def _action_column(self, leaf: Any, actions: Any) -> Any:
-        """Return a part of the actions, checked here: the manager's errors would name an agent's share of the rows."""
+        """Return a part of the actions. Its rows are counted here: the manager would name an agent's share of them."""
         try:
             part = leaf.of(actions)
             column = np.asarray(part) if leaf.fixed else list(part)
+            num_rows = len(column)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ValueError(f"{shortened(actions)} is no batch of actions: its part{leaf.name} is missing.") from error
-        shape, wanted = np.shape(column) if leaf.fixed else (len(column),), (self.num_envs, *leaf.shape)
-        if shape != wanted:
+        if num_rows != self.num_envs:
             raise ValueError(
-                f"Actions{leaf.name} of shape {shape} were given for {self.num_envs} rows ({len(self.agents)} agents "
-                f"in each of {self.envs.num_envs} environments), whose actions have shape {leaf.shape}: "
-                f"{shortened(part)}. Give an array of shape {wanted}."
-            )
-        if isinstance(column, np.ndarray) and column.dtype.kind not in "biuf":
-            raise TypeError(
-                f"Actions{leaf.name} of dtype {column.dtype} were given: {shortened(part)}. Give numbers, such as "
-                f"{leaf.dtype}."
+                f"{num_rows} actions{leaf.name} were given for {self.num_envs} rows ({len(self.agents)} agents in each "
+                f"of {self.envs.num_envs} environments): {shortened(part)}. Give one for each row."
             )
         return column
 

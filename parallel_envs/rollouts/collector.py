@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import cloudpickle
 import gymnasium
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,6 @@ from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.checks import check_count, check_whole, suggests_keywords, yes_or_no
-from parallel_envs.engine import Unpicklable, dump_request
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import CollectionInterrupted
 from parallel_envs.policies import BatchPolicy, FunctionPolicy, RandomPolicy, Rows, as_batch_policy
@@ -34,6 +34,7 @@ from parallel_envs.rollouts.rollout import (
     Columns,
     Rollout,
     Rollouts,
+    check_fits,
     check_rows,
     joined,
     put_rows,
@@ -331,69 +332,60 @@ class PlannedRollout:
         return self.stream.generator()
 
 
-def plan_rollouts(
-    num_rollouts: int, tasks: Sequence[Any] | TaskSource | None, seed: int, first_id: int
-) -> list[PlannedRollout]:
+def plan_rollouts(num_rollouts: int, tasks: Any, seed: int, first_id: int) -> list[PlannedRollout]:
     """Return the rollouts `first_id`, `first_id + 1`, ... of the run with this seed. A list of tasks has one for each
-    rollout. A task source gives rollout `id` the first task of environment `id`.
+    rollout: a task without a number has the place of the first task that equals it. A task source gives rollout `id`
+    the first task of environment `id`.
     """
     tree, first_id = SeedTree(seed).child("rollout"), int(first_id)  # NumPy's integers are bounded
-    chosen = _planned_tasks(num_rollouts, tasks, first_id)
-    for task in {id(one): one for one in chosen if one is not None}.values():  # checked now, not after many rollouts
-        check_number(task)
-        try:
-            dump_request(task.value)
-        except Unpicklable as error:
-            raise TypeError(
-                f"The task {task.value!r} cannot be pickled, so it cannot be sent to a worker: {error}"
-            ) from error
-    played: Counter[int | None] = Counter()
-    plans = []
-    for rollout_id, planned in enumerate(chosen, first_id):
-        number = None if planned is None else planned.id
-        node = tree.child(rollout_id)
-        plans.append(PlannedRollout(rollout_id, planned, node.seed(), played[number], node.child("policy")))
-        played[number] += 1
-    return plans
-
-
-def _planned_tasks(num_rollouts: int, tasks: Any, first_id: int) -> Sequence[Task | None]:
-    """Return one task for each rollout. A task without a number has the place of the first task that equals it."""
+    chosen: list[Task | None] = []
+    if isinstance(tasks, np.ndarray) and tasks.ndim:
+        tasks = list(tasks)
     if tasks is None:
-        return [None] * num_rollouts
-    if isinstance(tasks, TaskSource):
+        chosen = [None] * num_rollouts
+    elif isinstance(tasks, TaskSource):
         try:
             source = copy.deepcopy(tasks)  # binding the source itself would change a manager's tasks
         except Exception as error:
             raise TypeError(f"The task source {tasks!r} cannot be copied, so neither can its tasks: {error}") from error
         source.bind(1)
-        return [source.task_for(first_id + place, 0) for place in range(num_rollouts)]
-    if isinstance(tasks, np.ndarray) and tasks.ndim:
-        tasks = list(tasks)
-    if isinstance(tasks, str | bytes) or not isinstance(tasks, Sequence):
+        chosen = [source.task_for(first_id + place, 0) for place in range(num_rollouts)]
+    elif isinstance(tasks, str | bytes) or not isinstance(tasks, Sequence):
         raise TypeError(f"tasks={tasks!r} is neither a list of tasks nor a task source.")
-    if len(tasks) != num_rollouts:
+    elif len(tasks) != num_rollouts:
         raise ValueError(
             f"{len(tasks)} tasks were given for num_rollouts={num_rollouts}. Give one for each rollout, or a task "
             "source such as CycleTasks(tasks)."
         )
-    if any(task is KEEP or task is RESAMPLE for task in tasks):
+    elif any(task is KEEP or task is RESAMPLE for task in tasks):
         raise ValueError("KEEP and RESAMPLE are no tasks for a rollout: any environment may play it. Give a value.")
-    taken = {task.id for task in tasks if isinstance(task, Task)}
-    numbers: dict[bytes, int] = {}
-    numbered = []
-    for place, task in enumerate(tasks):
-        if isinstance(task, Task):
-            numbered.append(task)
-            continue
-        number = numbers.setdefault(task_key(task), place)
-        if number in taken:
-            raise ValueError(
-                f"The task {task!r} would have the number {number}, which a Task of the same list has. Give "
-                "all of them numbers, as Task(value, id)."
-            )
-        numbered.append(Task(task, number))
-    return numbered
+    else:
+        taken = {task.id for task in tasks if isinstance(task, Task)}
+        numbers: dict[bytes, int] = {}
+        for place, task in enumerate(tasks):
+            number = None if isinstance(task, Task) else numbers.setdefault(task_key(task), place)
+            if number in taken:
+                raise ValueError(
+                    f"The task {task!r} would have the number {number}, which a Task of the same list has. Give "
+                    "all of them numbers, as Task(value, id)."
+                )
+            chosen.append(task if number is None else Task(task, number))
+    for one in {id(one): one for one in chosen if one is not None}.values():  # checked now, not after many rollouts
+        check_number(one)
+        try:
+            cloudpickle.dumps(one.value)
+        except Exception as error:
+            raise TypeError(
+                f"The task {one.value!r} cannot be pickled, so it cannot be sent to a worker: {error}"
+            ) from error
+    played: Counter[int | None] = Counter()
+    plans = []
+    for rollout_id, planned in enumerate(chosen, first_id):
+        number_of_task = None if planned is None else planned.id
+        node = tree.child(rollout_id)
+        plans.append(PlannedRollout(rollout_id, planned, node.seed(), played[number_of_task], node.child("policy")))
+        played[number_of_task] += 1
+    return plans
 
 
 # ---- the policy -----------------------------------------------------------------------------------------------------
@@ -510,12 +502,13 @@ class _PolicyRunner:
         if not self._has_state and (state is None or not tree_leaves(state)):
             return
         try:
-            self._state = put_rows(self._state, rows, state)
+            check_fits(self._state, state, len(rows))
         except ValueError as error:
             raise ValueError(
                 f"{self._policy!r} returned a state for {len(rows)} rows that is not of the form of its initial_state: "
                 f"{error}."
             ) from error
+        self._state = put_rows(self._state, rows, state)
 
 
 # ---- the progress bar -----------------------------------------------------------------------------------------------

@@ -20,14 +20,14 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Space
 
 from parallel_envs.checks import check_count, check_share, check_whole, choice, is_number
 from parallel_envs.choices import Sampler, words
 from parallel_envs.extras import require
 from parallel_envs.files import write_whole
-from parallel_envs.rollouts.rollout import map_tree, put_rows, take_rows, tree_leaves
-from parallel_envs.rollouts.trajectories import Trajectory, ValueArrays
+from parallel_envs.rollouts.rollout import check_fits, map_tree, put_rows, space_tree, take_rows, tree_leaves
+from parallel_envs.rollouts.trajectories import Trajectory
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -83,19 +83,18 @@ class ReplayBuffer:
         self._arrays: dict[str, Array] = {}
         """All stored arrays, by name: the arrays of `state`."""
         spaces = {"observations": observation_space, "next_observations": observation_space, "actions": action_space}
-        self._columns = {name: self._column(name, space) for name, space in spaces.items()}
-        """The columns that `add` is given, by name."""
+        self._columns: dict[str, Tree] = {name: self._column(name, space) for name, space in spaces.items()}
+        """Trees of arrays of all steps, by the names of the arguments of `add`."""
         for name, dtype in {"rewards": np.float32, "terminated": np.bool_, "truncated": np.bool_}.items():
-            self._columns[name] = ValueArrays(Discrete(2), partial(self._array, name, dtype), name)
-        self._observations, self._next_observations, self._actions = list(self._columns.values())[:3]
+            self._columns[name] = self._array(name, dtype)
         self._rewards, self._terminated, self._truncated = (self._arrays[name] for name in list(self._columns)[3:])
         self._begins = self._array("begins", np.bool_)
         self._following = self._array("following", np.int64)
         """Index of the step that came after each step; -1: none, or none yet."""
         self._no_memory = map_tree(lambda leaf: np.zeros((num_rows, *np.shape(leaf)), np.asarray(leaf).dtype), memory)
-        leaves = enumerate(tree_leaves(self._no_memory))
-        stored = iter([self._array(f"memory{number}", leaf.dtype, shape=leaf.shape[1:]) for number, leaf in leaves])
-        self._memory = map_tree(lambda _: next(stored), memory)
+        forms = enumerate(tree_leaves(self._no_memory))
+        stored = iter([self._array(f"memory{number}", leaf.dtype, leaf.shape[1:]) for number, leaf in forms])
+        self._columns["memory"] = map_tree(lambda _: next(stored), memory)
         self._last: Indices = np.full(num_rows, NONE)
         """Index of the last step of each row, if the next step of the row will follow it."""
         self._position = self._size = 0
@@ -104,12 +103,12 @@ class ReplayBuffer:
         self._lock = threading.Lock()
         """Held while steps are stored or sampled: a learner's thread may sample while collection stores."""
 
-    def _array(self, name: str, dtype: Any, *_: Any, shape: tuple[int, ...] = ()) -> Array:
+    def _array(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> Array:
         self._arrays[name] = np.zeros((self.capacity, *shape), dtype)
         return self._arrays[name]
 
-    def _column(self, name: str, space: Space[Any]) -> ValueArrays:
-        return ValueArrays(space, lambda number, dtype, shape: self._array(f"{name}{number}", dtype, shape=shape), name)
+    def _column(self, name: str, space: Space[Any]) -> Tree:
+        return space_tree(space, name, lambda number, dtype, shape: self._array(f"{name}{number}", dtype, shape))
 
     def __len__(self) -> int:
         return self._size
@@ -142,20 +141,25 @@ class ReplayBuffer:
         if flags.shape != (self.num_rows,) or flags.dtype != np.bool_:
             raise ValueError(f"valid={valid!r} does not say of {self.num_rows} rows whether they are valid.")
         rows: Indices = np.flatnonzero(flags)
-        given = observations, next_observations, actions, rewards, terminated, truncated
-        pairs = list(zip(self._columns.values(), given, strict=True))
-        remembered = self._no_memory
-        if memory is not None:
-            remembered = put_rows(map_tree(np.copy, self._no_memory), np.arange(self.num_rows), memory)
+        is_whole = len(rows) == self.num_rows
+        given = {
+            "observations": observations,
+            "next_observations": next_observations,
+            "actions": actions,
+            "rewards": rewards,
+            "terminated": terminated,
+            "truncated": truncated,
+            "memory": self._no_memory if memory is None else memory,
+        }
+        for name, values in given.items():  # all, before any is stored
+            check_fits(self._columns[name], values, self.num_rows, name)
         with self._lock:
             before = self._last[rows]
             if begins is not None:
                 before = np.where(np.asarray(begins)[rows], NONE, before)
             places: Indices = (self._position + np.arange(len(rows))) % self.capacity
-            checked = [(column, column.parts(values, self.num_rows, rows)) for column, values in pairs]
-            for column, parts in checked:  # all fit
-                column.put(places, parts)
-            put_rows(self._memory, places, take_rows(remembered, rows))
+            for name, values in given.items():
+                put_rows(self._columns[name], places, values if is_whole else take_rows(values, rows))
             self._begins[places] = before == NONE if begins is None else np.asarray(begins)[rows]
             self._link(before, places, rows)
         return places
@@ -201,11 +205,11 @@ class ReplayBuffer:
                 factors = np.where(goes_on, factors * self.discount, factors)
             discounts = np.where(self._terminated[last], 0.0, factors)
             return {
-                "observations": self._observations.at(indices),
-                "actions": self._actions.at(indices),
+                "observations": take_rows(self._columns["observations"], indices),
+                "actions": take_rows(self._columns["actions"], indices),
                 "rewards": rewards.astype(np.float32),
                 "discounts": discounts.astype(np.float32),
-                "next_observations": self._next_observations.at(last),
+                "next_observations": take_rows(self._columns["next_observations"], last),
                 "weights": weights,
                 "indices": indices,
             }
@@ -231,16 +235,16 @@ class ReplayBuffer:
             return Trajectory(
                 observations=map_tree(
                     lambda start, rest: np.concatenate([start[None], rest]),
-                    self._observations.at(first),
-                    _zeroed(self._next_observations.at(places), padding),
+                    take_rows(self._columns["observations"], first),
+                    _zeroed(take_rows(self._columns["next_observations"], places), padding),
                 ),
-                actions=_zeroed(self._actions.at(places), padding),
+                actions=_zeroed(take_rows(self._columns["actions"], places), padding),
                 rewards=_zeroed(self._rewards[places], padding),
                 terminated=self._terminated[places] & valid,
                 truncated=self._truncated[places] & valid,
                 valid=valid,
                 begins=begins,
-                memory=take_rows(self._memory, first),
+                memory=take_rows(self._columns["memory"], first),
             )
 
     def _draw(self, generator: np.random.Generator, batch_size: int) -> tuple[Indices, Weights]:
@@ -441,36 +445,26 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     Threads: as `ReplayBuffer`: any thread may call any method.
 
     Args:
-        observation_space, action_space, capacity, num_rows, **options: As for `ReplayBuffer`.
+        *arguments, **options: As for `ReplayBuffer`.
         alpha: Exponent of the priorities, from 0 (uniform sampling) to 1.
         beta: Exponent of the importance weights, from 0 (no correction of the bias) to 1. May be changed later.
         sampler: `"tree"`, which can be repeated, or `"cpprb"` (installed separately), which cannot.
     """
 
     def __init__(
-        self,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        capacity: int,
-        num_rows: int,
-        *,
-        alpha: float = 0.6,
-        beta: float = 0.4,
-        sampler: Sampler = "tree",
-        **options: Any,
+        self, *arguments: Any, alpha: float = 0.6, beta: float = 0.4, sampler: Sampler = "tree", **options: Any
     ) -> None:
-        super().__init__(observation_space, action_space, capacity, num_rows, **options)
+        super().__init__(*arguments, **options)
         choice("sampler", sampler, words(Sampler))
         check_share("alpha", alpha)
         check_share("beta", beta)
-        self.alpha, self.beta, self._sampler = alpha, beta, sampler
+        self.alpha, self.beta = alpha, beta
         self._stored = self._array("priorities", np.float64)
         self._highest = 1.0
-        self._priorities = self._empty_priorities()
-
-    def _empty_priorities(self) -> SumTree | CpprbPriorities:
-        kind = SumTree if self._sampler == "tree" else CpprbPriorities
-        return kind(self.capacity, self.alpha)
+        self._new_priorities = partial(
+            SumTree if sampler == "tree" else CpprbPriorities, capacity=self.capacity, alpha=alpha
+        )
+        self._priorities = self._new_priorities()
 
     def update_priorities(self, indices: Indices, priorities: Array, *, drawn_at: int | None = None) -> None:
         """Set the priorities of sampled steps: numbers from 0 up, such as the sizes of their errors. `drawn_at`: the
@@ -514,7 +508,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _take_over(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
         super()._take_over(counters, arrays)
         self._highest, self.beta = float(counters["highest"]), float(counters["beta"])
-        self._priorities = self._empty_priorities()
+        self._priorities = self._new_priorities()
         places = np.arange(len(self))
         self._priorities.extend(places, self._stored[places])
         if len(self) == self.capacity:  # add once more, until cpprb's next place is the ring's next place

@@ -297,6 +297,24 @@ def _padded(parts: Sequence[Any], length: int) -> Any:
 # ---- trees of arrays ------------------------------------------------------------------------------------------------
 
 
+def space_tree(space: Space[Any], what: str, make: Callable[[int, np.dtype[Any], tuple[int, ...]], Any]) -> Any:
+    """Return a tree of arrays in the form of a space. `make` gets the number, dtype and shape of each leaf. Raise
+    TypeError if values of some leaf have no fixed shape.
+    """
+    arrays = []
+    for number, leaf in enumerate(leaves(space)):
+        if leaf.dtype is None:
+            raise TypeError(
+                f"{what}{leaf.name} of {space} has no fixed shape, so it cannot be stored in an array. Store parts "
+                "made of Box, Discrete, MultiDiscrete and MultiBinary only."
+            )
+        arrays.append(make(number, leaf.dtype, leaf.shape))
+    return assembler(space)(arrays)
+
+
+_NODES = dict, tuple, list  # made once: `map_tree` is called many times a step
+
+
 def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Return a tree of `function(leaf, *leaves)`, where `leaves` are from other trees of the same form. Raises
     ValueError if the trees have different forms.
@@ -305,7 +323,7 @@ def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
         if any(other is not None for other in others):
             raise ValueError(f"there is {others[0]!r} where None is wanted")
         return None
-    if not isinstance(tree, dict | tuple | list):
+    if not isinstance(tree, _NODES):
         return function(tree, *others)
     for other in others:
         if not isinstance(other, dict if isinstance(tree, dict) else tuple | list) or len(other) != len(tree):
@@ -325,8 +343,8 @@ def tree_leaves(tree: Any) -> list[Any]:
     return found
 
 
-def take_rows(tree: Any, rows: npt.NDArray[np.intp]) -> Any:
-    """Return a copy of these rows of every leaf."""
+def take_rows(tree: Any, rows: Any) -> Any:
+    """Return these rows of every leaf: a copy, or a view if `rows` is a slice."""
     return map_tree(lambda leaf: leaf[rows], tree)
 
 
@@ -342,23 +360,36 @@ def _check_leaf(leaf: Any, num_rows: int) -> None:
         raise ValueError(f"there is {_described(leaf)} where an array of {num_rows} rows is wanted")
 
 
-def put_rows(tree: Any, rows: npt.NDArray[np.intp], values: Any) -> Any:
-    """Replace these rows of a tree in place and return the tree. Raises ValueError if `values` is no tree of the same
-    form with as many rows. Values are not broadcast, and a number may change only by the precision of floats: anything
-    else is a mistake of the policy.
+def check_fits(tree: Any, values: Any, num_rows: int, what: str = "", *, num_axes: int = 1) -> None:
+    """Raise ValueError unless `values` is a tree of the same form with so many rows. In `tree` the shape of one value
+    follows after `num_axes` axes. Values are not broadcast, and a number may change only by the precision of floats:
+    anything else is a mistake. The error names `what`.
     """
 
-    def write(leaf: Any, value: Any) -> Any:
-        _check_leaf(value, len(rows))
-        if tuple(value.shape[1:]) != tuple(leaf.shape[1:]):
-            raise ValueError(f"there is {_described(value)} where rows of the shape {tuple(leaf.shape[1:])} are wanted")
-        dtypes = (leaf.dtype, value.dtype)
-        if all(isinstance(dtype, np.dtype) for dtype in dtypes):
+    def check(leaf: Any, value: Any) -> None:
+        shape = leaf.shape[num_axes:]
+        if getattr(value, "shape", None) != (num_rows, *shape):
+            _check_leaf(value, num_rows)
+            raise ValueError(f"there is {_described(value)} where rows of the shape {tuple(shape)} are wanted")
+        if leaf.dtype != value.dtype and all(isinstance(one.dtype, np.dtype) for one in (leaf, value)):
             if not np.can_cast(value.dtype, leaf.dtype, "same_kind"):
                 raise ValueError(f"there is {_described(value)} where {leaf.dtype} is wanted")
-            is_whole = all(dtype.kind in "iu" for dtype in dtypes)
+            is_whole = leaf.dtype.kind in "iu" and value.dtype.kind in "iu"
             if is_whole and not np.array_equal(value.astype(leaf.dtype), value):
                 raise ValueError(f"there is {value.tolist()}, which does not all fit into {leaf.dtype}")
+
+    try:
+        map_tree(check, tree, values)
+    except ValueError as error:
+        if not what:
+            raise
+        raise ValueError(f"The {what} do not fit: {error}.") from error
+
+
+def put_rows(tree: Any, rows: Any, values: Any) -> Any:
+    """Replace these rows of a tree (or one index of all rows) in place and return the tree. See `check_fits`."""
+
+    def write(leaf: Any, value: Any) -> Any:
         leaf[rows] = value
         return leaf
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +18,15 @@ from gymnasium.spaces import Space
 
 from parallel_envs.checks import check_count
 from parallel_envs.engine import ArrayLayout, SharedBlock
-from parallel_envs.rollouts.rollout import check_rows, map_tree, put_rows, tree_leaves
-from parallel_envs.vector.shared_arrays import Leaf, assembler, leaves
+from parallel_envs.rollouts.rollout import (
+    check_fits,
+    check_rows,
+    map_tree,
+    put_rows,
+    space_tree,
+    take_rows,
+    tree_leaves,
+)
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -64,7 +70,6 @@ class Trajectory:
         return Trajectory(*(map_tree(np.copy, getattr(self, name)) for name in self.__slots__))
 
 
-_FLAGS = ("terminated", "truncated", "valid")
 _NEVER, _BEING_WRITTEN = -1, -2
 
 
@@ -107,23 +112,28 @@ class TrajectoryStore:
         self._no_memory = map_tree(lambda leaf: np.zeros_like(np.asarray(leaf)), memory)
         check_rows(self._no_memory, num_rows)
         seen, done = (horizon + 1, num_rows), (horizon, num_rows)
-        wanted: dict[str, tuple[Any, tuple[int, ...]]] = {"header": ("i8", (2, 2))}
-        for half in (0, 1):
-            for number, leaf in enumerate(_fixed_leaves(observation_space, "observations")):
-                wanted[f"observations{number}.{half}"] = leaf.dtype, (*seen, *leaf.shape)
-            for number, leaf in enumerate(_fixed_leaves(action_space, "actions")):
-                wanted[f"actions{number}.{half}"] = leaf.dtype, (*done, *leaf.shape)
-            for number, array in enumerate(tree_leaves(self._no_memory)):
-                wanted[f"memory{number}.{half}"] = array.dtype, array.shape
-            wanted |= {f"rewards.{half}": ("f4", done), f"begins.{half}": ("?", seen)}
-            wanted |= {f"{name}.{half}": ("?", done) for name in _FLAGS}
-        layout = ArrayLayout(wanted)
+
+        def array(shape: tuple[int, ...], dtype: Any) -> Array:  # says how large the array is, and takes no memory
+            return np.broadcast_to(np.zeros((), dtype), shape)
+
+        form = {
+            "observations": space_tree(observation_space, "observations", lambda _, t, s: array((*seen, *s), t)),
+            "actions": space_tree(action_space, "actions", lambda _, t, s: array((*done, *s), t)),
+            "rewards": array(done, np.float32),
+            **{name: array(done, np.bool_) for name in ("terminated", "truncated", "valid")},
+            "begins": array(seen, np.bool_),
+            "memory": self._no_memory,
+        }
+        wanted: dict[str, Any] = {
+            str(place): (one.dtype, one.shape) for place, one in enumerate(tree_leaves([form, form]))
+        }
+        layout = ArrayLayout({"header": (np.int64, (2, 2)), **wanted})
         self._block = SharedBlock.create(layout.num_bytes) if _block is None else _block
         weakref.finalize(self, self._block.close)
-        arrays = layout.views(self._block)
-        self._header: npt.NDArray[np.int64] = arrays["header"]
+        arrays = iter(layout.views(self._block).values())
+        self._header: npt.NDArray[np.int64] = next(arrays)
         """Turn and number of steps of each half."""
-        self._halves = [_Half(arrays, half, self._spaces, self._no_memory) for half in (0, 1)]
+        self._halves = [Trajectory(**map_tree(lambda _: next(arrays), form)) for _ in range(2)]
         if _block is None:
             self._header[:] = _NEVER
         self._turn, self._step, self._begun = 0, 0, False
@@ -152,9 +162,12 @@ class TrajectoryStore:
         self._header[self._turn % 2] = _BEING_WRITTEN  # before anything changes: readers see that the turn is gone
         self._step, self._begun = 0, True
         half = self._halves[self._turn % 2]
-        half.observations.write(0, observations)
+        remembered = self._no_memory if memory is None else memory
+        check_fits(half.observations, observations, self.num_rows, "observations", num_axes=2)
+        check_fits(half.memory, remembered, self.num_rows, "memories")
+        put_rows(half.observations, 0, observations)
+        put_rows(half.memory, slice(None), remembered)
         half.begins[0] = True if begins is None else begins
-        put_rows(half.memory, np.arange(self.num_rows), self._no_memory if memory is None else memory)
 
     def add(
         self,
@@ -172,8 +185,10 @@ class TrajectoryStore:
         if self.full:
             raise RuntimeError(f"{self.horizon} steps have been added: call `finish` before the next.")
         half, step = self._halves[self._turn % 2], self._step
-        half.actions.write(step, actions)
-        half.observations.write(step + 1, observations)
+        check_fits(half.actions, actions, self.num_rows, "actions", num_axes=2)
+        check_fits(half.observations, observations, self.num_rows, "observations", num_axes=2)
+        put_rows(half.actions, step, actions)
+        put_rows(half.observations, step + 1, observations)
         half.rewards[step] = rewards
         half.terminated[step], half.truncated[step], half.valid[step] = terminated, truncated, valid
         half.begins[step + 1] = begins
@@ -188,7 +203,7 @@ class TrajectoryStore:
         done, half, step = self._turn, self._halves[self._turn % 2], self._step
         self._header[done % 2] = done, step
         self._turn = done + 1
-        self.begin(half.observations.at(step), half.begins[step], memory)
+        self.begin(take_rows(half.observations, step), half.begins[step], memory)
         return done
 
     # ---- reading ----------------------------------------------------------------------------------------------------
@@ -208,8 +223,8 @@ class TrajectoryStore:
             )
         half, num_steps = self._halves[turn % 2], int(self._header[turn % 2, 1])
         return Trajectory(
-            half.observations.at(np.s_[: num_steps + 1]),
-            half.actions.at(np.s_[:num_steps]),
+            take_rows(half.observations, np.s_[: num_steps + 1]),
+            take_rows(half.actions, np.s_[:num_steps]),
             half.rewards[:num_steps],
             half.terminated[:num_steps],
             half.truncated[:num_steps],
@@ -221,74 +236,3 @@ class TrajectoryStore:
     def close(self) -> None:
         """Close the file descriptor: the store can no longer be sent. It can still be written and read here."""
         self._block.close()
-
-
-class _Half:
-    """The arrays of one half."""
-
-    def __init__(self, arrays: dict[str, Array], half: int, spaces: tuple[Space[Any], Space[Any]], form: Tree) -> None:
-        own = {name.removesuffix(f".{half}"): array for name, array in arrays.items()}
-        self.observations = ValueArrays(spaces[0], lambda number, *_: own[f"observations{number}"], "observations")
-        self.actions = ValueArrays(spaces[1], lambda number, *_: own[f"actions{number}"], "actions")
-        self.rewards, self.begins = own["rewards"], own["begins"]
-        self.terminated, self.truncated, self.valid = (own[name] for name in _FLAGS)
-        remembered = iter([own[f"memory{number}"] for number, _ in enumerate(tree_leaves(form))])
-        self.memory = map_tree(lambda _: next(remembered), form)
-
-
-def _fixed_leaves(space: Space[Any], what: str) -> tuple[Leaf, ...]:
-    """Return the leaves of a space. Raise TypeError if values of some leaf have no fixed shape."""
-    found = leaves(space)
-    for leaf in found:
-        if not leaf.fixed:
-            raise TypeError(
-                f"{what}{leaf.name} of {space} has no fixed shape, so it cannot be stored in an array. Store parts "
-                "made of Box, Discrete, MultiDiscrete and MultiBinary only."
-            )
-    return found
-
-
-class ValueArrays:
-    """Many values of a space in arrays that were made elsewhere: one array for each leaf, with further axes in front.
-
-    Args:
-        space: Made of Box, Discrete, MultiDiscrete and MultiBinary, nested in dicts and tuples.
-        make: Called with each leaf's number, dtype and shape (without the axes in front); returns its array.
-        what: Name of the values, for errors.
-    """
-
-    def __init__(self, space: Space[Any], make: Callable[[int, Any, tuple[int, ...]], Array], what: str) -> None:
-        self.leaves, self._assemble, self._what = _fixed_leaves(space, what), assembler(space), what
-        self.arrays = [make(number, leaf.dtype, leaf.shape) for number, leaf in enumerate(self.leaves)]
-        """One array for each leaf, in the order of `leaves`."""
-
-    def write(self, where: int, values: Any) -> None:
-        """Write a batch of values at one index of the first axis. Raise ValueError if they do not fit."""
-        self.put(where, self.parts(values, len(self.arrays[0][0]) if self.arrays else 0))
-
-    def parts(self, values: Any, num_rows: int, rows: Array | None = None) -> list[Array]:
-        """Return the arrays that `put` writes, of these rows (None: all `num_rows`). Raise ValueError if one does not
-        fit.
-        """
-        parts: list[Array] = []
-        for leaf in self.leaves:
-            try:
-                part = np.asarray(leaf.of(values))
-            except (KeyError, IndexError, TypeError) as error:
-                raise ValueError(f"{self._what}{leaf.name} are missing. Give values of the whole space.") from error
-            if part.shape != (num_rows, *leaf.shape):  # NumPy would broadcast
-                raise ValueError(
-                    f"{self._what}{leaf.name} have the shape {part.shape} where {(num_rows, *leaf.shape)} is wanted. "
-                    "Give one row for each environment."
-                )
-            parts.append(part if rows is None else part[rows])
-        return parts
-
-    def put(self, where: int | Array, parts: list[Array]) -> None:
-        """Write parts at one index of the first axis, or at many."""
-        for array, part in zip(self.arrays, parts, strict=True):
-            array[where] = part
-
-    def at(self, where: Any) -> Any:
-        """Return the values at an index, in the form of the space: views or copies, as NumPy's indexing gives them."""
-        return self._assemble([array[where] for array in self.arrays])

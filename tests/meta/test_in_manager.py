@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parallel_envs import ParallelEnvManager, make_parallel_env
 from parallel_envs.choices import Backend
 from parallel_envs.meta import MultiEpisodeWrapper
 from parallel_envs.tasks import KEEP, CycleTasks
 from parallel_envs.testing import assert_same_batch
-from tests.meta.golden import ROWS, START, Row, shown, wrapped
+from tests.meta.counting_envs import ROWS, wrapped
 from tests.vector.task_envs import ByOptions, ByResetTask, BySetTask, Playing, Telling, put_task
 
 NUM_ENVS = 2
@@ -22,8 +22,6 @@ EACH_WAY = [ByResetTask, BySetTask, ByOptions]
 
 backends = pytest.mark.parametrize("backend", ["serial", "process"])
 modes = pytest.mark.parametrize("mode", list(AutoresetMode))
-
-Batch = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 
 def both(value: Any) -> Any:
@@ -33,60 +31,18 @@ def both(value: Any) -> Any:
 
 @modes
 @backends
-def test_the_golden_trajectory(backend: Backend, mode: AutoresetMode) -> None:
+def test_rows_are_those_of_gymnasiums_own_vector_env(backend: Backend, mode: AutoresetMode) -> None:
+    """`test_multi_episode` says what one env returns."""
+    plain = SyncVectorEnv([wrapped] * NUM_ENVS, autoreset_mode=mode)
     with ParallelEnvManager([wrapped] * NUM_ENVS, backend=backend, autoreset_mode=mode) as envs:
-        assert_same_batch(envs.reset()[0], both(shown(START)))
-        for _ in range(2):
-            for row in ROWS[:-1]:
-                assert_row(row, envs.step(both(row.action)))
-            assert_last_row(ROWS[-1], envs.step(both(ROWS[-1].action)), mode)
-            begin_again(envs)
-
-
-def assert_row(row: Row, batch: Batch) -> None:
-    observations, rewards, terminated, truncated, infos = batch
-    assert_same_batch(observations, both(shown(row.observed)))
-    assert_same_batch((rewards, terminated, truncated), tuple(map(both, (row.reward, row.terminated, row.truncated))))
-    assert_infos(row, infos)
-
-
-def assert_infos(row: Row, infos: dict[str, Any]) -> None:
-    assert infos["done_mdp"].tolist() == [row.final is not None] * NUM_ENVS
-    assert infos["inner_episode"].tolist() == [row.inner] * NUM_ENVS
-    assert infos["is_goal_state"].tolist() == [row.goal] * NUM_ENVS
-    if row.final is None:
-        assert "inner_final_obs" not in infos
-        return
-    assert_same_batch(infos["inner_final_obs"], both(shown(row.final)))
-    assert infos["inner_terminated"].tolist() == [row.inner_terminated] * NUM_ENVS
-    assert infos["inner_truncated"].tolist() == [row.inner_truncated] * NUM_ENVS
-    if row.inner < 2:
-        assert_same_batch(infos["start_state"], both(shown(row.observed)))
-        assert infos["inner_reset_info"]["began"].tolist() == [row.inner + 1] * NUM_ENVS
-
-
-def assert_last_row(row: Row, batch: Batch, mode: AutoresetMode) -> None:
-    if mode is not AutoresetMode.SAME_STEP:
-        assert_row(row, batch)
-        return
-    observations, rewards, terminated, truncated, infos = batch
-    assert_same_batch(observations, both(shown(START)))
-    assert_same_batch(np.stack(infos["final_obs"]), both(shown(row.observed)))
-    assert_same_batch((rewards, terminated, truncated), tuple(map(both, (row.reward, row.terminated, row.truncated))))
-    assert_infos(row, infos["final_info"])
-
-
-def begin_again(envs: ParallelEnvManager) -> None:
-    """From the end of an outer episode to the start of the next."""
-    match envs.autoreset_mode:
-        case AutoresetMode.NEXT_STEP:
-            observations, rewards, terminated, truncated, _ = envs.step(both(1))
-            assert not np.any([rewards, terminated, truncated])
-        case AutoresetMode.DISABLED:
-            observations, _ = envs.reset(options={"reset_mask": both(True)})
-        case _:
-            return
-    assert_same_batch(observations, both(shown(START)))
+        assert_same_batch(envs.reset(seed=1), plain.reset(seed=1))
+        for step in range(2 * len(ROWS) + 3):
+            actions = np.array([step % 3, (step + 1) % 3])
+            found, wanted = envs.step(actions), plain.step(actions)
+            assert_same_batch(found, wanted)
+            if mode is AutoresetMode.DISABLED and wanted[2].any():
+                options = {"reset_mask": wanted[2]}
+                assert_same_batch(envs.reset(options=options), plain.reset(options=dict(options)))
 
 
 def wrap(lineage: type[Playing], **settings: Any) -> MultiEpisodeWrapper:

@@ -117,15 +117,6 @@ def test_a_task_that_cannot_be_given_or_has_another_length_is_told() -> None:
         env.step(0)
 
 
-@pytest.mark.parametrize("lineage", EACH_WAY)
-def test_the_vector_of_a_task_is_shown_however_it_was_given(lineage: type[Playing]) -> None:
-    env = wrap(lineage(), oracle=True, task_vector=lambda task: [-1, -1] if task is None else [task, task + 1])
-    assert env.reset()[0][3:].tolist() == [-1, -1, 0]
-    assert env.reset(task=7)[0][3:].tolist() == [7, 8, 0]
-    assert [env.step(0)[0][3:5].tolist() for _ in range(6)] == [[7, 8]] * 6
-    assert env.reset(options={"task": 9})[0][3:].tolist() == [9, 10, 0]
-
-
 @pytest.mark.parametrize(
     ("bare", "vector", "text"),
     [
@@ -144,15 +135,16 @@ def test_an_oracle_that_knows_no_numbers_is_told(bare: Any, vector: Any, text: s
 
 @each_way
 @pytest.mark.parametrize("said", [{"task": 7}, {"options": {"task": 7}}, {"task": Task(7, 99)}])
-def test_a_task_is_kept_through_inner_resets_and_by_the_next_reset(
+def test_a_task_is_shown_and_kept_through_inner_resets_and_by_the_next_reset(
     lineage: type[Playing], said: dict[str, Any]
 ) -> None:
-    env = wrap(lineage())
-    assert env.reset()[0][0] == UNSET
+    env = wrap(lineage(), oracle=True, task_vector=lambda task: [-1, -1] if task is None else [task, task + 1])
+    assert env.reset()[0][[0, 3, 4, 5]].tolist() == [UNSET, -1, -1, 0]
     assert play(env) == [UNSET] * 6
-    assert env.reset(**said)[0][0] == 7
+    assert env.reset(**said)[0][[0, 3, 4, 5]].tolist() == [7, 7, 8, 0]
     assert play(env) == [7] * 6
     for kept in ({}, {"task": KEEP}, {"options": {"task": KEEP}}):
-        assert env.reset(**kept)[0][0] == 7
-    assert env.reset(task=8)[0][0] == 8
+        assert env.reset(**kept)[0][[0, 3, 4, 5]].tolist() == [7, 7, 8, 0]
+    assert env.step(0)[0][3:5].tolist() == [7, 8]
+    assert env.reset(task=8)[0][[0, 3, 4, 5]].tolist() == [8, 8, 9, 0]
     assert play(env) == [8] * 6

@@ -12,8 +12,9 @@ import pytest
 
 from parallel_envs import ParallelEnvManager
 from parallel_envs.meta import make_env, make_parallel_env
-from parallel_envs.rollouts import Rollouts, collect
-from parallel_envs.tasks import CycleTasks, TaskWay
+from parallel_envs.rollouts import collect
+from parallel_envs.tasks import TaskWay
+from parallel_envs.testing import assert_same_batch
 
 metaworld = pytest.importorskip("metaworld")
 
@@ -45,28 +46,17 @@ def check_goals(envs: ParallelEnvManager, tasks: list[Any]) -> None:
         np.testing.assert_array_equal(played, goal(task))
 
 
+def collected(envs: Any, benchmark: Any) -> list[Any]:
+    rollouts = collect(envs, None, 6, tasks=benchmark.train_tasks[:6], random_actions=True, seed=2)
+    return [(one.chain, one.rewards) for one in rollouts]
+
+
 def test_rollouts_are_the_same_for_any_number_of_workers(env_class: Any, benchmark: Any) -> None:
     with closing(make_env(env_class, 2, horizon=HORIZON)) as env:
         expected = collected(env, benchmark)
     for num_workers in (1, 2, 5):
         with closing(make_parallel_env(env_class, 2, num_workers, horizon=HORIZON)) as envs:
-            found = collected(envs, benchmark)
-        for one, other in zip(expected, found, strict=True):
-            np.testing.assert_array_equal(one.chain, other.chain)
-            np.testing.assert_array_equal(one.rewards, other.rewards)
-
-
-def test_a_source_draws_its_tasks_for_the_bare_env(env_class: Any, benchmark: Any) -> None:
-    source = CycleTasks(benchmark.train_tasks[:4], seed=1)
-    with closing(ParallelEnvManager([env_class] * 4, num_workers=2, task_source=source)) as envs:
-        envs.reset(seed=0)
-        assert {goal(task).tobytes() for task in envs.get_tasks()} == {
-            goal(task.value).tobytes() for task in source.tasks
-        }
-
-
-def collected(envs: Any, benchmark: Any) -> Rollouts:
-    return collect(envs, None, 6, tasks=benchmark.train_tasks[:6], random_actions=True, seed=2)
+            assert_same_batch(collected(envs, benchmark), expected)
 
 
 def test_tasks_go_by_set_task_hold_through_inner_episodes_and_one_is_exchanged(env_class: Any, benchmark: Any) -> None:

@@ -89,25 +89,23 @@ def settings(draw: st.DrawFn) -> dict[str, Any]:
 
 
 class UnrulyEnv(ScriptedAgentsEnv):
-    """Changes what its second step, or its second reset, returns."""
+    """Changes what its second step, or its second reset, returns: `change` writes into it or returns another."""
 
-    def __init__(
-        self, change: Callable[[UnrulyEnv, Results], None], *, at_reset: bool = False, possible_agents: Any = "all"
-    ) -> None:
-        super().__init__(together(9), possible_agents=possible_agents)
+    def __init__(self, change: Callable[[UnrulyEnv, Results], Any], *, at_reset: bool = False, **settings: Any) -> None:
+        super().__init__(together(9), **settings)
         self.change, self.at_reset, self.num_resets = change, at_reset, 0
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         results = list(super().reset(seed, options))
         self.num_resets += 1
         if self.at_reset and self.num_resets == 2:
-            self.change(self, results)
+            return self.change(self, results) or tuple(results)
         return tuple(results)
 
     def step(self, actions: Any) -> Any:
         results = list(super().step({agent: actions[agent] for agent in self.agents}))
         if self.elapsed == 2 and not self.at_reset:
-            self.change(self, results)
+            return self.change(self, results) or tuple(results)
         return tuple(results)
 
 

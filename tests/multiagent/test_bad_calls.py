@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
-from gymnasium.spaces import Box, Dict, Discrete, Text
+from gymnasium.spaces import Dict, Discrete, Text
 from pettingzoo.utils import BaseParallelWrapper
 from pettingzoo.utils.conversions import parallel_to_aec
 
@@ -45,8 +45,8 @@ OF_ANOTHER_SHAPE: list[tuple[Any, str]] = [
 
 
 @of_both_kinds
-def test_actions_that_cannot_be_are_told_and_nothing_happens(make_both: Make, possible_agents: Any) -> None:
-    envs = begun(make_both, possible_agents)
+def test_actions_that_cannot_be_are_told_and_nothing_happens(make_serial: Make, possible_agents: Any) -> None:
+    envs = begun(make_serial, possible_agents)
     for actions, text in NO_ACTIONS + (OF_ANOTHER_SHAPE if possible_agents else []):
         for give in (envs.step, envs.send):
             with pytest.raises((TypeError, ValueError), match=text):
@@ -57,21 +57,19 @@ def test_actions_that_cannot_be_are_told_and_nothing_happens(make_both: Make, po
     envs.step(noop(envs))
 
 
-@pytest.mark.parametrize("spaces", [{}, {"b": Discrete(5)}], ids=["one group", "two groups"])
-def test_actions_that_are_no_numbers_name_the_agent(make_both: Make, spaces: dict[str, Any]) -> None:
-    envs = make_both([scripted(together(9), action_spaces=spaces)] * 2)
-    envs.reset(seed=0)
-    for wrong, dtype in (([None, 0], "object"), (["x", "y"], "<U1"), ([1j, 0], "complex128")):
-        with pytest.raises(TypeError, match=f"^Actions of dtype {dtype} were given for 'b': .*Give numbers, such as"):
-            envs.step({"a": ZEROS, "b": wrong})
-    with pytest.raises(ValueError, match=r"The actions of 'b' are not an array: \[\[1\], \[2, 3\]\]"):
-        envs.step({"a": ZEROS, "b": [[1], [2, 3]]})
-    envs.step({"a": ZEROS.astype(">i8"), "b": ZEROS.astype(">i8")})
-
-
-def test_actions_with_parts_name_the_agent_and_the_part(make_both: Make) -> None:
+def test_actions_that_are_no_numbers_name_the_agent_and_the_part(make_serial: Make) -> None:
+    for spaces in ({}, {"b": Discrete(5)}):  # one group of agents, two groups
+        envs = make_serial([scripted(together(9), action_spaces=spaces)] * 2)
+        envs.reset(seed=0)
+        for bad, dtype in (([None, 0], "object"), (["x", "y"], "<U1"), ([1j, 0], "complex128")):
+            told = f"^Actions of dtype {dtype} were given for 'b': .*Give numbers, such as"
+            with pytest.raises(TypeError, match=told):
+                envs.step({"a": ZEROS, "b": bad})
+        with pytest.raises(ValueError, match=r"The actions of 'b' are not an array: \[\[1\], \[2, 3\]\]"):
+            envs.step({"a": ZEROS, "b": [[1], [2, 3]]})
+        envs.step({"a": ZEROS.astype(">i8"), "b": ZEROS.astype(">i8")})
     parts = Dict({"move": Discrete(2), "word": Text(3)})
-    envs = make_both([scripted(together(9), action_spaces={"a": parts})] * 2)
+    envs = make_serial([scripted(together(9), action_spaces={"a": parts})] * 2)
     envs.reset(seed=0)
     right = {"move": ZEROS, "word": ["a", "b"]}
     for wrong, text in (
@@ -99,9 +97,9 @@ def test_missing_actions_name_the_environments_where_the_agent_is_alive(make_ser
         envs.send({"b": ZEROS[:1]}, 1)
 
 
-def test_a_step_before_the_first_reset(make_both: Make) -> None:
+def test_a_step_before_the_first_reset(make_serial: Make) -> None:
     for possible_agents in ("all", None):
-        envs = make_both([scripted(possible_agents=possible_agents)] * 2)
+        envs = make_serial([scripted(possible_agents=possible_agents)] * 2)
         with pytest.raises(ResetNeeded, match="Call reset first"):
             envs.step({"a": ZEROS})
         with pytest.raises(ResetNeeded, match="Call reset first"):
@@ -111,8 +109,8 @@ def test_a_step_before_the_first_reset(make_both: Make) -> None:
 
 
 @of_both_kinds
-def test_timeouts_agents_and_environments_that_are_none_begin_nothing(make_both: Make, possible_agents: Any) -> None:
-    envs = begun(make_both, possible_agents)
+def test_timeouts_agents_and_environments_that_are_none_begin_nothing(make_serial: Make, possible_agents: Any) -> None:
+    envs = begun(make_serial, possible_agents)
     calls: list[tuple[Any, Any, str]] = [
         (lambda: envs.step(noop(envs), timeout=-1), ValueError, "timeout=-1"),
         (lambda: envs.reset(timeout=-1), ValueError, "timeout=-1"),
@@ -137,11 +135,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({**BY_NAME, "env_fns": ""}, "'' is not the path of a module. Give one such as"),
     ({**BY_NAME, "env_fns": ".spread"}, "'.spread' is not the path of a module"),
     ({"env_fns": []}, "env_fns is empty"),
-    ({"env_fns": [3]}, r"env_fns\[0\]=3 is not callable. Give functions"),
-    ({"env_fns": [scripted()()]}, "Give functions that make environments, not environments"),
-    ({"env_fns": scripted()}, "is neither a sequence of callables nor the path"),
-    ({"num_envs": 1}, "num_envs and env_kwargs go with a module path"),
-    ({"env_kwargs": {}}, "num_envs and env_kwargs go with a module path"),
+    ({"env_fns": [3]}, r"env_fns\[0\] is 3, which cannot be called. Give functions"),
+    ({"env_fns": [scripted()()]}, "Give functions that make an environment, .*, not environments"),
+    ({"env_fns": scripted()}, "is not a sequence of callables"),
+    ({"num_envs": 2}, "num_envs=2 was given with 1 callables"),
+    ({"env_kwargs": {}}, "env_kwargs={} was given with callables"),
     ({"num_worker": 1}, "num_worker=1 is no option of MultiAgentEnvManager"),
     ({"turns": "both"}, "turns='both' is unknown. Choose 'simultaneous'"),
     ({"turns": "sequental"}, r"turns='sequental' is unknown.*mean 'sequential'"),
@@ -161,7 +159,6 @@ NOWHERE = [
     ("no_such_package.no_such_env", {}, "Env 0 raised ModuleNotFoundError .* No module named 'no_such_package'"),
     ("mpe2.no_such_env_v0", {}, r"ModuleNotFoundError .*no_such_env_v0.*'mpe2' has .*simple_spread_v3, "),
     ("mpe2.simple_spred_v3", {}, r"No module named 'mpe2.simple_spred_v3' .* mean 'mpe2.simple_spread_v3'\?"),
-    ("mpe2.simple_spread_v2", {}, r"Did you mean 'mpe2.simple_spread_v3'\?"),
     ("mpe2/simple_spread_v2", {}, r"Did you mean 'mpe2/simple_spread-v3'\?"),
     ("mpe3.simple_spread_v3", {}, r"No module named 'mpe3' .* Did you mean 'mpe2.simple_spread_v3'\?"),
     ("simple_spread_v3", {}, r"Did you mean 'mpe2.simple_spread_v3'\?"),
@@ -174,13 +171,11 @@ NOWHERE = [
 ]
 
 
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("backend", ["serial", "process"])
-@pytest.mark.parametrize(("path", "settings", "text"), NOWHERE)
-def test_names_that_lead_nowhere(backend: str, path: str, settings: dict[str, Any], text: str) -> None:
+def test_names_that_lead_nowhere(make_serial: Make, make_process: Make) -> None:
     pytest.importorskip("mpe2")
-    with pytest.raises(EnvError, match=text):
-        MultiAgentEnvManager(path, num_envs=2, backend=backend, **settings)  # type: ignore[arg-type]
+    for number, (path, settings, text) in enumerate(NOWHERE):
+        with pytest.raises(EnvError, match=text):
+            (make_serial if number else make_process)(path, num_envs=2, **settings)
 
 
 def swaps_agents(env: UnrulyEnv, results: Results) -> None:
@@ -201,46 +196,66 @@ def ends_all(env: UnrulyEnv, results: Results) -> None:
     results[2]["a"] = True
 
 
-def set_b(place: int, value: Any) -> Any:
-    return lambda env, results: results[place].update(b=value)
+def put(place: int, value: Any) -> Any:
+    """A change that returns this in one place of the results, or drops that place."""
+    return lambda env, results: (*results[:place], *value, *results[place + 1 :])
 
 
 def shows_nothing(env: UnrulyEnv, results: Results) -> None:
     del results[0]["b"]
 
 
-def shows_a_stranger(env: UnrulyEnv, results: Results) -> None:
-    results[0]["stranger"] = results[0]["a"]
+def set_b(place: int, value: Any) -> Any:
+    return lambda env, results: results[place].update(b=value)
 
 
-KNOWN = ("a", "b", "c")
 NO_B = "In {} the environment returned no observation for 'b', which is among its agents"
 STRANGER = r"observation for 'stranger', which is not among its possible_agents \['a', 'b', 'c'\]"
-AT_A_STEP: list[tuple[Any, str]] = [
-    (lambda env, results: results[2].update(a=True), "In step 2 the environment ended 'a' and kept it in its agents"),
-    (shows_nothing, NO_B.format("step 2")),
-    (set_b(0, np.zeros(4, np.float32)), r"observation of shape \(4,\) for 'b', but its observation space says \(3,\)"),
-    (set_b(0, np.float32(1.0)), r"observation of shape \(\) for 'b', but its observation space says \(3,\)"),
-    (set_b(1, "much"), "returned the reward 'much' of type str"),
-    (set_b(1, None), "returned the reward None of type NoneType"),
-    (set_b(1, np.zeros(2)), "A reward is a single number"),
+ENDED = "In step 2 the environment ended 'a' and kept it in its agents"
+ANY, KNOWN = ("abc", None), ("abc",)
+WRONG: list[tuple[str, Any, str, tuple[Any, ...]]] = [
+    ("step", lambda env, told: told[2].update(a=True), ENDED, ANY),
+    ("step", shows_nothing, NO_B.format("step 2"), ANY),
+    ("step", set_b(0, np.zeros(4, np.float32)), r"of shape \(4,\) for 'b', but its observation space says \(3,\)", ANY),
+    ("step", set_b(0, np.float32(1.0)), r"of shape \(\) for 'b', but its observation space says \(3,\)", ANY),
+    ("step", set_b(0, ["x"] * 3), "for 'b' that is no float32: ", KNOWN),
+    ("step", set_b(1, "much"), "returned the reward 'much' of type str", ANY),
+    ("step", set_b(1, None), "returned the reward None of type NoneType", ANY),
+    ("step", set_b(1, np.zeros(2)), "A reward is a single number", ANY),
+    ("step", lambda env, told: told[0].update(stranger=told[0]["a"]), STRANGER, KNOWN),
+    ("reset", lambda env, told: told[0].update(stranger=told[0]["a"]), STRANGER, KNOWN),
+    ("step", swaps_agents, NO_B.format("step 2").replace("'b'", "'c'"), KNOWN),
+    ("reset", shows_nothing, NO_B.format("reset"), ANY),
+    ("reset", lambda env, told: told[0], "In reset .* returned one dict: .* returns 2 dicts by agent", ANY),
+    ("reset", put(1, [None]), "returned None as its infos. Return a dict by agent", ANY),
+    ("reset", put(2, [1]), "In reset the environment returned 3 values", ANY),
+    ("reset", set_b(0, {"seen": 0}), r"without \['mask'\] for 'b'", ANY),
+    ("step", put(4, []), "returned 4 values.* returns 5 dicts by agent here", ANY),
+    ("step", put(4, [None]), "In step 2 .* returned None as its infos", ANY),
+    ("step", set_b(4, "word"), "returned 'word' as the info of 'b'. Return", ANY),
+    ("step", put(1, [1.0]), "returned 1.0 as its rewards", ANY),
 ]
-CASES = [(*case, agents) for case in AT_A_STEP for agents in (KNOWN, None)]
-CASES += [(shows_a_stranger, STRANGER, KNOWN), (swaps_agents, NO_B.format("step 2").replace("'b'", "'c'"), KNOWN)]
-CASES += [(shows_a_stranger, STRANGER, KNOWN), (swaps_agents, NO_B.format("step 2").replace("'b'", "'c'"), KNOWN)]
+PARTS = Dict({"seen": Discrete(2), "mask": Discrete(2)})
 
 
-@pytest.mark.parametrize(("change", "text", "possible_agents"), CASES, ids=range(len(CASES)))
-@pytest.mark.slow(sample=True)
-def test_what_a_step_must_not_return(make_both: Make, change: Any, text: str, possible_agents: Any) -> None:
-    unruly = partial(UnrulyEnv, change, possible_agents=possible_agents)
-    envs = make_both([scripted(together(9), possible_agents=possible_agents), unruly])
+def test_what_an_environment_must_not_return(make_serial: Make, make_process: Make) -> None:
+    for number, (at, change, text, kinds) in enumerate(WRONG):
+        for agents in kinds:
+            how: dict[str, Any] = {"possible_agents": agents}
+            if "mask" in text:
+                how["observation_spaces"] = {"b": PARTS}
+            make = make_process if number < 2 else make_serial
+            envs = make([scripted(together(9), **how), partial(UnrulyEnv, change, at_reset=at == "reset", **how)])
+            begin_and_step(envs)
+            with pytest.raises(EnvError, match=rf"^Env 1 raised \w+ during {at}.*{text}"):
+                envs.reset() if at == "reset" else envs.step(noop(envs))
+            observations, _ = envs.reset(seed=0)  # it goes on
+            assert observations["a"].shape == (2, 3)
+            envs.step(noop(envs))
+
+
+def begin_and_step(envs: MultiAgentEnvManager) -> None:
     envs.reset(seed=0)
-    envs.step(noop(envs))
-    with pytest.raises(EnvError, match=rf"^Env 1 raised \w+ during step 2: .*{text}"):
-        envs.step(noop(envs))
-    observations, _ = envs.reset(seed=0)  # it goes on
-    assert observations["a"].shape == (2, 3)
     envs.step(noop(envs))
 
 
@@ -253,8 +268,8 @@ def test_an_agent_that_has_ended_is_not_spoken_of(make_serial: Make) -> None:
             envs.step(noop(envs))
 
 
-def test_an_agent_that_ends_unseen_has_its_reward_and_info(make_both: Make) -> None:
-    envs = make_both([partial(UnrulyEnv, answers_for_a_dead_agent)])
+def test_an_agent_that_ends_unseen_has_its_reward_and_info(make_serial: Make) -> None:
+    envs = make_serial([partial(UnrulyEnv, answers_for_a_dead_agent)])
     begin_and_step(envs)
     _, rewards, *_ = envs.step(noop(envs))
     envs.set_attr("change", [ends_all])
@@ -263,78 +278,10 @@ def test_an_agent_that_ends_unseen_has_its_reward_and_info(make_both: Make) -> N
     assert (told["_final_reward"].tolist(), told["_final_obs"].tolist()) == ([True], [False])
 
 
-def test_what_a_reset_must_not_do(make_both: Make) -> None:
-    for change, text in (
-        (shows_nothing, "In reset the environment returned no observation for 'b'"),
-        (shows_a_stranger, "The environment returned an observation for 'stranger', which is not among its possible"),
-    ):
-        envs = make_both([scripted(together(9)), partial(UnrulyEnv, change, at_reset=True)])
-        envs.reset(seed=0)
-        with pytest.raises(EnvError, match=f"^Env 1 raised ValueError during reset: {text}"):
-            envs.reset()
-
-
-def test_open_environments_may_change_their_spaces(make_both: Make) -> None:
-    def grow(env: UnrulyEnv, results: Any) -> None:
-        env.sources["b"].observation_space = Box(0.0, 1.0, (7,))
-        results[0]["b"] = np.ones(7, np.float32)
-
-    envs = make_both([partial(UnrulyEnv, grow, at_reset=True, possible_agents=None)] * 2)
-    envs.reset(seed=0)
-    assert [one.shape for one in envs.reset()[0]["b"]] == [(7,), (7,)]
-
-
-class OddlyReturning(ScriptedAgentsEnv):
-    def __init__(self, at: str, change: Any, **settings: Any) -> None:
-        super().__init__(together(9), **settings)
-        self.at, self.change = at, change
-
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        results = super().reset(seed, options)
-        return self.change(results) if self.at == "reset" else results
-
-    def step(self, actions: Any) -> Any:
-        results = super().step(actions)
-        return self.change(results) if self.at == "step" else results
-
-
-PARTS = {"observation_spaces": {"a": Dict({"seen": Box(0.0, 1.0, (2,)), "mask": Discrete(2)})}}
-ODD: list[tuple[str, Any, str]] = [
-    ("reset", lambda told: told[0], r"TypeError during reset: In reset .* returned one dict: .* returns 2 dicts by ag"),
-    ("reset", lambda told: (told[0], None), "TypeError during reset: .* returned None as its infos. Return a dict by"),
-    ("reset", lambda told: (*told, 1), "TypeError during reset: In reset the environment returned 3 values"),
-    ("step", lambda told: told[:4], "TypeError during step 1: .* returned 4 values.* returns 5 dicts by agent here"),
-    ("step", lambda told: (*told[:4], None), "TypeError during step 1: In step 1 .* returned None as its infos"),
-    ("step", lambda told: (*told[:4], {"a": {}, "b": "word"}), "TypeError .* returned 'word' as the info of 'b'. Ret"),
-    ("step", lambda told: (told[0], 1.0, *told[2:]), "TypeError during step 1: .* returned 1.0 as its rewards"),
-    (
-        "reset",
-        lambda told: ({**told[0], "a": {"seen": told[0]["a"]["seen"]}}, told[1]),
-        r".*without \['mask'\] for 'a'",
-    ),
-]
-
-
 @of_both_kinds
-def test_what_are_not_so_many_dicts_or_lacks_a_part_or_is_no_number(make_serial: Make, possible_agents: Any) -> None:
-    no_numbers = "step", lambda told: (told[0] | {"b": ["x"] * 3}, *told[1:]), ".*for 'b' that is no float32: "
-    for at, change, text in ODD + ([no_numbers] if possible_agents else []):
-        how: dict[str, Any] = PARTS if "mask" in text else {}
-        envs = make_serial([partial(OddlyReturning, at, change, possible_agents=possible_agents, **how)])
-        with pytest.raises(EnvError, match=rf"^Env 0 raised {text}"):
-            begin_and_step(envs)
-
-
-def begin_and_step(envs: MultiAgentEnvManager) -> None:
-    envs.reset(seed=0)
-    envs.step(noop(envs))
-
-
-@of_both_kinds
-def test_an_agent_may_have_no_info(make_both: Make, possible_agents: Any) -> None:
-    says_nothing = partial(OddlyReturning, "step", lambda told: (*told[:4], {"a": None, "all": 3}))
-    envs = make_both([partial(says_nothing, possible_agents=possible_agents)])
-    envs.reset(seed=0)
+def test_an_agent_may_have_no_info(make_serial: Make, possible_agents: Any) -> None:
+    envs = make_serial([partial(UnrulyEnv, put(4, [{"a": None, "all": 3}]), possible_agents=possible_agents)])
+    begin_and_step(envs)
     *_, infos = envs.step(noop(envs))
     assert infos == {"a": {}, "b": {}}
     assert infos.common["all"].tolist() == [3]
@@ -355,7 +302,7 @@ def test_what_a_factory_must_not_return(make_both: Make) -> None:
             make_both([scripted(), factory])
 
 
-def test_environments_that_differ(make_both: Make) -> None:
+def test_environments_that_differ(make_serial: Make) -> None:
     for other, text in (
         (scripted(together(2, "a", "b", "d")), ""),
         (scripted(observation_spaces={"b": Discrete(2)}), ""),
@@ -366,7 +313,7 @@ def test_environments_that_differ(make_both: Make) -> None:
         (scripted(possible_agents=None), ""),
     ):
         with pytest.raises(RuntimeError, match=r"^Env 1 has the observation space .*, env 0 has \{'a': Box") as raised:
-            make_both([scripted(), other])
+            make_serial([scripted(), other])
         assert raised.match(text)
         assert "observation_mode" not in str(raised.value)
         assert "must have the same agents with equal spaces: open one manager for each kind" in str(raised.value)

@@ -19,8 +19,8 @@ import parallel_envs
 from parallel_envs import multiagent
 from parallel_envs.multiagent import TupleAgents, tuple_agents
 from parallel_envs.multiagent.aec import FastConversion, faster_conversion
-from parallel_envs.testing import assert_same_batch
 from tests.multiagent.conftest import Make
+from tests.multiagent.scripts import assert_same_rows
 
 AGENTS = ["red", "blue"]
 
@@ -182,14 +182,14 @@ LAYERS: list[list[Any]] = [[], [ordered], [checked, ordered], [checked], [wrappe
 LAYERS += [[DoublingWrapper, ordered], [DoublingWrapper, checked, ordered], [checked, ordered] * 2]
 
 
-@pytest.mark.parametrize("layers", LAYERS, ids=lambda layers: "-".join(layer.__name__ for layer in layers))
-def test_a_look_that_changes_nothing_is_left_out_and_nothing_differs(layers: Any) -> None:
-    env = faster_conversion(converted(CountingGame(), *layers))
-    assert isinstance(env, FastConversion)
-    assert (env.possible_agents, env.action_space("red")) == (AGENTS, gymnasium.spaces.Discrete(3))
-    assert isinstance(env.unwrapped, CountingGame)
-    assert env.metadata["name"] == "counting"
-    assert played(env) == played(converted(CountingGame(), *layers))
+def test_a_look_that_changes_nothing_is_left_out_and_nothing_differs() -> None:
+    for layers in LAYERS:
+        env = faster_conversion(converted(CountingGame(), *layers))
+        assert isinstance(env, FastConversion)
+        assert (env.possible_agents, env.action_space("red")) == (AGENTS, gymnasium.spaces.Discrete(3))
+        assert isinstance(env.unwrapped, CountingGame)
+        assert env.metadata["name"] == "counting"
+        assert played(env) == played(converted(CountingGame(), *layers))
 
 
 GAMES = [UncopyableGame, *(partial(CountingGame, look) for look in (guessing, leaking, noting, taking_letters))]
@@ -197,17 +197,11 @@ GAMES = [UncopyableGame, *(partial(CountingGame, look) for look in (guessing, le
 
 @pytest.mark.parametrize("game", GAMES, ids=["uncopyable", "guessing", "leaking", "noting", "letters"])
 def test_where_a_look_might_change_something_the_conversion_stays(game: Any) -> None:
-    env, before = converted(game()), random.getstate()
+    env, before, thing = converted(game()), random.getstate(), object()
     assert faster_conversion(env) is env
+    assert faster_conversion(thing) is thing
     assert random.getstate() == before  # the trial drew no number of ours
     assert played(env) == played(converted(game()))
-
-
-def test_each_environment_is_tried_and_what_is_none_is_left_as_it_is() -> None:
-    thing = object()
-    assert isinstance(faster_conversion(converted(CountingGame())), FastConversion)
-    assert faster_conversion(env := converted(CountingGame(guessing))) is env
-    assert faster_conversion(thing) is thing
 
 
 class Pair(gymnasium.Env[Any, Any]):
@@ -243,13 +237,10 @@ class Team(Pair):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_it_is_a_pettingzoo_environment() -> None:
+def test_it_is_a_pettingzoo_environment_in_which_one_that_has_ended_does_nothing_while_the_other_plays_on() -> None:
     from pettingzoo.test import parallel_api_test  # late: it warns of much that is not ours
 
     parallel_api_test(TupleAgents(Pair()), num_cycles=10)
-
-
-def test_an_agent_that_has_ended_does_nothing_while_the_other_plays_on() -> None:
     inner = Team(terminated=(True, False))
     env = TupleAgents(inner)
     env.reset()
@@ -259,8 +250,8 @@ def test_an_agent_that_has_ended_does_nothing_while_the_other_plays_on() -> None
     assert inner.given == [[1, 1], [0, 4]]
 
 
-def test_actions_are_a_list_of_plain_ints(make: Make) -> None:
-    envs = make([lambda: TupleAgents(Team())] * 2)
+def test_actions_are_a_list_of_plain_ints(make_serial: Make) -> None:
+    envs = make_serial([lambda: TupleAgents(Team())] * 2)
     envs.reset(seed=0)
     envs.step({"agent_0": np.array([1, 0]), "agent_1": np.array([4, 2])})
     assert envs.call("given") == ([[1, 4]], [[0, 2]])
@@ -271,23 +262,7 @@ def test_actions_are_a_list_of_plain_ints(make: Make) -> None:
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
 def test_foraging_plays_the_same_on_every_backend(make: Make, num_workers: int) -> None:
     pytest.importorskip("lbforaging")
-    envs = make([_foraging] * 5, num_workers=num_workers)
-    observations, _ = envs.reset(seed=0)
-    plain = [_foraging() for _ in range(5)]
-    seen: list[Any] = [env.reset(seed=seed)[0] for seed, env in enumerate(plain)]
-    for step in range(40):
-        for agent in envs.possible_agents:
-            assert_same_batch(observations[agent].copy(), np.stack([one[agent] for one in seen]))
-        actions = {agent: (np.arange(5) + step + place) % 6 for place, agent in enumerate(envs.possible_agents)}
-        observations, rewards, *_ = envs.step(actions)
-        for env, one in enumerate(plain):
-            if not one.agents:
-                seen[env], _ = one.reset()
-                continue
-            seen[env], own, *_ = one.step({agent: actions[agent][env] for agent in one.agents})
-            assert {agent: rewards[agent][env] for agent in own} == own
-    for one in plain:
-        one.close()
+    assert_same_rows(make, _foraging, 40, num_envs=5, num_workers=num_workers)
 
 
 def _foraging() -> TupleAgents:

@@ -15,6 +15,7 @@ from parallel_envs import MultiAgentEnvManager, SeedTree
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedAgentsEnv, Stay, assert_same_batch
 from tests.engine.asking import in_fork, refusal
+from tests.faults.broken_envs import FaultyAgentsEnv
 from tests.faults.matrix import CLOSE_SECONDS, DEADLINES, SHORT, SLACK, error_of, name, text_of, within
 from tests.gates import Gate, wait_at
 from tests.multiagent.conftest import Make
@@ -64,7 +65,7 @@ def gate(tmp_path: Path, make: Make) -> Iterator[Gate]:
 
 def neighbours(fault: Fault, moment: Moment, folder: Path, possible_agents: Any = "all") -> list[Any]:
     length = LENGTH.get(moment, 20)
-    broken = partial(FaultyAgentsEnv, fault, moment, folder / "broken", length, possible_agents)
+    broken = partial(FaultyAgents, fault, moment, folder / "broken", length, possible_agents)
     return [scripted(together(length), possible_agents=possible_agents), broken]
 
 
@@ -171,21 +172,10 @@ def test_a_forked_process_is_refused_what_agents_do(make: Make, possible_agents:
     envs.step(noop(envs))
 
 
-class FaultyAgentsEnv(ScriptedAgentsEnv):
+class FaultyAgents(FaultyAgentsEnv):
     def __init__(self, fault: Fault, moment: Moment, once: Path, length: int, possible_agents: Any = "all") -> None:
         self.fuse = FaultyEnv(fault, moment, once=once, episode_lengths=(length,), num_bytes=1 << 16)
-        super().__init__(together(length), possible_agents=possible_agents)
-
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.fuse.reset(seed=seed)
-        return super().reset(seed, options)
-
-    def step(self, actions: Any) -> Any:
-        self.fuse.step(0)
-        return super().step(actions)
-
-    def poke(self) -> bytes:
-        return self.fuse.poke()
+        ScriptedAgentsEnv.__init__(self, together(length), possible_agents=possible_agents)
 
 
 class GatedAgentsEnv(ScriptedAgentsEnv):
@@ -277,7 +267,7 @@ def test_after_an_error_agents_that_came_elsewhere_are_known(make: Make, tmp_pat
 def test_what_others_did_beside_a_death_is_told_by_waiting_and_known_to_the_next_request(
     make: Make, gate: Gate, tmp_path: Path, possible_agents: Any, copy: bool, waits: bool
 ) -> None:
-    died = partial(FaultyAgentsEnv, Fault.SIGKILL, Moment.STEP, tmp_path / "broken", 20, possible_agents)
+    died = partial(FaultyAgents, Fault.SIGKILL, Moment.STEP, tmp_path / "broken", 20, possible_agents)
     fns = [partial(GatedAgentsEnv, gate.path, possible_agents), died]
     envs = make(fns, step_timeout=60.0, reset_timeout=60.0, copy=copy)  # no test here should wait so long
     envs.reset(seed=0)

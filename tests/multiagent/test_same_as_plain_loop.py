@@ -20,21 +20,22 @@ from tests.multiagent import scripts
 from tests.multiagent.conftest import Make
 from tests.multiagent.scripts import EVERYONE, MODES, Witness, assert_same_rows, of_both_kinds, scripted, together
 
-MPE = {
-    f"mpe2.simple_{name}": {"max_cycles": 5}
-    for name in ("spread_v3", "speaker_listener_v4", "tag_v3", "world_comm_v3", "adversary_v3")
+SHORT = {"max_cycles": 5}
+REAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "listener": ("mpe2.simple_speaker_listener_v4", SHORT),
+    "tag": ("mpe2.simple_tag_v3", SHORT),
+    "world": ("mpe2.simple_world_comm_v3", SHORT),
+    "adversary": ("mpe2.simple_adversary_v3", SHORT),
+    "spread": ("mpe2.simple_spread_v3", SHORT),
+    "spread, continuous": ("mpe2.simple_spread_v3", {**SHORT, "continuous_actions": True}),
+    "knights": ("pettingzoo.butterfly.knights_archers_zombies_v11", {"spawn_delay": 3, "max_cycles": 15}),
+    "pistonball": ("pettingzoo.butterfly.pistonball_v6", {**SHORT, "n_pistons": 4}),
+    "pong": ("pettingzoo.butterfly.cooperative_pong_v6", SHORT),
+    "multiwalker": ("pettingzoo.sisl.multiwalker_v9", SHORT),
+    "pursuit": ("pettingzoo.sisl.pursuit_v5", {**SHORT, "n_pursuers": 3}),
+    "generated": ("pettingzoo.test.example_envs.generated_agents_parallel_v0", {"max_cycles": 20}),
+    "own ids": ("pettingzoo.test.example_envs.generated_agents_parallel_cust_agentid_v0", {"max_cycles": 20}),
 }
-ZOO = {
-    "pettingzoo.butterfly.knights_archers_zombies_v11": {"spawn_delay": 3, "max_cycles": 15},
-    "pettingzoo.butterfly.pistonball_v6": {"n_pistons": 4, "max_cycles": 5},
-    "pettingzoo.butterfly.cooperative_pong_v6": {"max_cycles": 5},
-    "pettingzoo.sisl.multiwalker_v9": {"max_cycles": 5},
-    "pettingzoo.sisl.pursuit_v5": {"max_cycles": 5, "n_pursuers": 3},
-}
-
-
-GENERATED = "pettingzoo.test.example_envs."
-
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what PettingZoo imports
 
@@ -44,21 +45,16 @@ def maker(path: str, **kwargs: Any) -> Callable[[], Any]:
 
 
 @pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("continuous_actions", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_mpe_under_every_autoreset_mode(make_serial: Make, mode: str, continuous_actions: bool) -> None:
-    spread = maker("mpe2.simple_spread_v3", max_cycles=4, continuous_actions=continuous_actions)
-    assert_same_rows(make_serial, spread, 14, autoreset_mode=mode)
-
-
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("num_workers", [1, 2, 5])
-@pytest.mark.parametrize("path", [*MPE, *ZOO, GENERATED + "generated_agents_parallel_v0"])
+@pytest.mark.parametrize("name", REAL)
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
-def test_any_family_with_any_number_of_workers(make_process: Make, path: str, num_workers: int) -> None:
-    made = maker(path, **{**MPE, **ZOO}.get(path, {"max_cycles": 5}))
-    num_steps = 20 if "knights" in path else 8
-    assert_same_rows(make_process, made, num_steps, num_envs=5, num_workers=num_workers, context="fork")
+def test_any_family_with_any_number_of_workers(make_process: Make, name: str, mode: str) -> None:
+    """All at once and at their own pace in turns."""
+    (path, kwargs), place = REAL[name], list(REAL).index(name) + MODES.index(mode)
+    made = maker(path, **kwargs)
+    num_workers = (1, 2, 5)[place % 3]
+    envs = make_process([made] * 5, num_workers=num_workers, autoreset_mode=mode, context="fork")
+    Witness(envs, [made] * 5, own_pace=place % 2 == 1).play(8 if kwargs["max_cycles"] == 5 else 24)
 
 
 WAYS: list[dict[str, Any]] = [{"context": "fork"}, {"context": "spawn"}, {"copy": False}, {"shared_memory": False}]
@@ -69,13 +65,11 @@ def test_any_start_method_and_way_of_reading(make_process: Make, settings: dict[
     assert_same_rows(make_process, maker("mpe2.simple_tag_v3", max_cycles=5), 12, num_workers=2, **settings)
 
 
-@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("copy", [True, False])
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_pictures_that_two_players_see_are_in_shared_memory(make_process: Make, num_workers: int, copy: bool) -> None:
-    envs = make_process([Screens] * 3, num_workers=num_workers, shared_memory=True, context="fork", copy=copy)
-    Witness(envs, [Screens] * 3).play(16)
-    assert envs.envs.stats()[0]["bytes"] < 16 * np.prod(SCREEN)  # else pictures would have come by pipe
+def test_pictures_that_two_players_see_are_in_shared_memory(make_process: Make, copy: bool) -> None:
+    envs = make_process([Screens] * 3, num_workers=2, shared_memory=True, context="fork", copy=copy)
+    Witness(envs, [Screens] * 3).play(9)
+    assert envs.envs.stats()[0]["bytes"] < 9 * np.prod(SCREEN)  # else pictures would have come by pipe
 
 
 SCREEN = (210, 160, 3)
@@ -83,6 +77,8 @@ SCREEN = (210, 160, 3)
 
 class Screens(ScriptedAgentsEnv):
     """As an Atari game for two: each sees the screen, which depends on all that was done, in bytes."""
+
+    metadata: Any = None  # PettingZoo does not look at it either
 
     def __init__(self) -> None:
         seen: Any = dict.fromkeys("ab", spaces.Box(0, 255, SCREEN, np.uint8))
@@ -102,25 +98,6 @@ class Screens(ScriptedAgentsEnv):
         return dict.fromkeys("ab", self.screen), *others
 
 
-def test_an_environment_without_metadata_is_one_all_the_same(make_serial: Make, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Screens, "metadata", None)  # PettingZoo does not look either
-    assert_same_rows(make_serial, Screens, 3)
-
-
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("name", ["generated_agents_parallel_v0", "generated_agents_parallel_cust_agentid_v0"])
-@pytest.mark.parametrize("mode", MODES)
-def test_agents_that_come_and_go_for_many_steps(make_both: Make, mode: str, name: str) -> None:
-    assert_same_rows(make_both, maker(GENERATED + name, max_cycles=25), 60, num_envs=2, autoreset_mode=mode)
-
-
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("path", ["mpe2.simple_tag_v3", GENERATED + "generated_agents_parallel_v0"])
-def test_at_their_own_pace(make: Make, path: str) -> None:
-    make_env = maker(path, max_cycles=5)
-    Witness(make([make_env] * 3, num_workers=2), [make_env] * 3, own_pace=True).play(15)
-
-
 @pytest.mark.slow(sample=True)
 @of_both_kinds
 @pytest.mark.parametrize("mode", MODES)
@@ -132,7 +109,7 @@ def test_every_backend(backend: str, mode: Any, possible_agents: Any) -> None:
         Witness(make([maker] * 3, num_workers=2, autoreset_mode=mode), [maker] * 3).play(15)
 
 
-@examples(max_examples=60)
+@examples(max_examples=40)
 @given(
     schedules=st.tuples(scripts.schedules(), scripts.schedules()),
     settings=st.tuples(scripts.settings(), scripts.settings()),
@@ -153,12 +130,9 @@ def test_agents_that_are_known_and_agents_that_are_not(
         Witness(envs, makers, own_pace=own_pace).play(8)
 
 
-@pytest.mark.parametrize("number", range(len(scripts.OBSERVATIONS)))
-def test_every_kind_of_observation_and_action_through_workers(make_process: Make, number: int) -> None:
-    seen, acted = scripts.OBSERVATIONS[number], scripts.ACTIONS[number % len(scripts.ACTIONS)]
-    spaces_: dict[str, Any] = {
-        "observation_spaces": dict.fromkeys("abc", seen),
-        "action_spaces": {"a": acted, "c": acted},
-    }
-    maker = scripted(**spaces_, infos=[InfoKind.NESTED])
-    Witness(make_process([maker] * 2), [maker] * 2).play(8)
+def test_every_kind_of_observation_and_action_through_workers(make_process: Make) -> None:
+    for number, seen in enumerate(scripts.OBSERVATIONS):
+        acted = scripts.ACTIONS[number % len(scripts.ACTIONS)]
+        how: dict[str, Any] = {"action_spaces": {"a": acted, "c": acted}}
+        maker = scripted(observation_spaces=dict.fromkeys("abc", seen), infos=[InfoKind.NESTED], **how)
+        Witness(make_process([maker] * 2, num_workers=1), [maker] * 2).play(8)

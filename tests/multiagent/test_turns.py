@@ -15,9 +15,19 @@ from gymnasium.vector import AutoresetMode
 
 from parallel_envs import MultiAgentEnvManager
 from parallel_envs.errors import EnvError
-from parallel_envs.testing import ScriptedAgentsEnv
+from parallel_envs.testing import ScriptedAgentsEnv, assert_same_batch
 from tests.multiagent.conftest import Make
-from tests.multiagent.scripts import EARLY_AND_LATE, MODES, Witness, number, of_both_kinds, scripted
+from tests.multiagent.scripts import (
+    EARLY_AND_LATE,
+    MODES,
+    Witness,
+    as_kept,
+    number,
+    of_both_kinds,
+    scripted,
+    stack,
+    taken,
+)
 
 CLASSIC = ["tictactoe_v3", "connect_four_v3", "rps_v2", "leduc_holdem_v4", "texas_holdem_v4"]
 
@@ -123,26 +133,17 @@ def check_turn(envs: MultiAgentEnvManager, env: int, table: Table, observations:
     assert present == set(table.seen)
     assert {agent for agent in envs.alive if envs.alive[agent][env]} == set(table.env.agents)
     for agent in present:
-        assert_same_parts(observations[agent], table.seen[agent], env)
-
-
-def assert_same_parts(batch_: Any, expected: Any, env: int) -> None:
-    if isinstance(expected, dict):
-        for key in expected:
-            assert_same_parts(batch_[key], expected[key], env)
-    else:
-        np.testing.assert_array_equal(batch_[env], expected)
+        space = table.env.observation_space(agent)
+        assert_same_batch(taken(space, observations[agent], env), as_kept(space, table.seen[agent]))
 
 
 def batch(envs: MultiAgentEnvManager, movers: dict[int, tuple[Any, Any]]) -> dict[Any, Any]:
-    actions: dict[Any, Any] = {}
+    actions: dict[Any, list[Any]] = {}
     for env, (agent, action) in movers.items():
-        if envs.is_open:
-            actions.setdefault(agent, [None] * envs.num_envs)[env] = action
-        else:
-            space = envs.single_action_space(agent)
-            actions.setdefault(agent, np.zeros((envs.num_envs, *(space.shape or ())), space.dtype))[env] = action
-    return actions
+        actions.setdefault(agent, [None] * envs.num_envs)[env] = action
+    if envs.is_open:
+        return actions
+    return {agent: stack(envs.single_action_space(agent), values) for agent, values in actions.items()}
 
 
 @pytest.mark.slow(sample=True)
@@ -198,31 +199,28 @@ def test_last_words_of_a_game_also_behind_pettingzoos_interface(make_serial: Mak
 # ---- all at once ---------------------------------------------------------------------------------
 
 
-def test_a_parallelizable_game_all_at_once(make_both: Make) -> None:
+def test_parallelizable_games_all_at_once(make_serial: Make) -> None:
     from pettingzoo.utils.conversions import aec_to_parallel
 
-    make_env = aec_maker("pettingzoo.classic.rps_v2", max_cycles=5)
-    Witness(make_both([make_env] * 2), [lambda: aec_to_parallel(make_env())] * 2).play(14)
-
-
-def test_an_aec_environment_that_was_made_from_a_parallel_one_all_at_once(make_both: Make) -> None:
+    game = aec_maker("pettingzoo.classic.rps_v2", max_cycles=5)
     spread = aec_maker("mpe2.simple_spread_v3", max_cycles=4)
     parallel = partial(importlib.import_module("mpe2.simple_spread_v3").parallel_env, max_cycles=4)
-    for make_env, maker in ((scripted_aec, scripted(EARLY_AND_LATE[:2])), (spread, parallel)):
-        Witness(make_both([make_env] * 2), [maker] * 2).play(10)
+    pairs: list[Any] = [(game, lambda: aec_to_parallel(game())), (spread, parallel)]
+    for make_env, maker in (*pairs, (scripted_aec, scripted(EARLY_AND_LATE[:2]))):
+        Witness(make_serial([make_env] * 2), [maker] * 2).play(10)
 
 
-def test_the_wrong_way_to_play_is_an_error_that_says_the_right_one(make_both: Make) -> None:
+def test_the_wrong_way_to_play_is_an_error_that_says_the_right_one(make_serial: Make) -> None:
     aec_maker("pettingzoo.classic.tictactoe_v3")
     with pytest.raises(EnvError, match=r"Env 0 .*cannot act all at once.*Give turns='sequential'"):
-        make_both("pettingzoo.classic.tictactoe_v3", num_envs=2)
+        make_serial("pettingzoo.classic.tictactoe_v3", num_envs=2)
     with pytest.raises(EnvError, match=r"is a parallel environment: .* Give turns='simultaneous'"):
-        make_both([scripted()], turns="sequential")
+        make_serial([scripted()], turns="sequential")
 
 
-def test_only_the_agent_whose_turn_it_is_is_present_and_asked_and_others_are_alive(make_both: Make) -> None:
+def test_only_the_agent_whose_turn_it_is_is_present_and_asked_and_others_are_alive(make_serial: Make) -> None:
     make_env = aec_maker("pettingzoo.classic.connect_four_v3")
-    envs = make_both([make_env] * 2, turns="sequential")
+    envs = make_serial([make_env] * 2, turns="sequential")
     envs.reset(seed=0)
     for turn in range(4):
         mover, other = (f"player_{(turn + k) % 2}" for k in range(2))

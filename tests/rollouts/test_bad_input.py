@@ -121,14 +121,14 @@ def test_envs_of_another_kind_are_refused() -> None:
             collect(wrong, by_observation, 2)
 
 
-def test_envs_and_tasks_that_do_not_go_together_are_refused_before_anything_runs(make: Make) -> None:
-    envs = make([ByResetTask, Playing, ByResetTask])
+def test_envs_and_tasks_that_do_not_go_together_are_refused_before_anything_runs(make_serial: Make) -> None:
+    envs = make_serial([ByResetTask, Playing, ByResetTask])
     with pytest.raises(TypeError, match=r"Env 1.*task_setter"):
         collect(envs, by_observation, 4, tasks=[1, 2, 3, 4])
     assert envs.get_attr("episode") == (-1, -1, -1)
     with pytest.raises(TypeError, match="no way to take a task"):
         collect(Playing(), by_observation, 1, tasks=[1])
-    envs = make([Modern] * 2)
+    envs = make_serial([Modern] * 2)
     with pytest.raises(TypeError, match="cannot be pickled"):
         collect(envs, by_observation, 5, tasks=[1, 2, 3, 4, {"lock": UNSENDABLE}])
     assert envs.get_attr("episode") == (-1, -1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -12,35 +11,15 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs import MultiEpisodeWrapper, ParallelEnvManager, collect
-from parallel_envs.testing import BanditEnv, GridNaviEnv, PointRobotEnv, ScriptedEnv, TabularMDPEnv, assert_same_batch
-from tests.rollouts.players import Counting, Lasting, content
+from parallel_envs.testing import ScriptedEnv
+from tests.rollouts.players import Counting, Lasting
 from tests.vector.conftest import Make
 
-FAMILIES = [BanditEnv, GridNaviEnv, PointRobotEnv, TabularMDPEnv]
 modes = pytest.mark.parametrize("mode", list(AutoresetMode))
-
-
-def several(family: Any, num_episodes: int) -> MultiEpisodeWrapper:
-    return MultiEpisodeWrapper(family(), num_episodes)
 
 
 def lasting_several() -> MultiEpisodeWrapper:
     return MultiEpisodeWrapper(Lasting(), 3, horizon=20)
-
-
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("num_episodes", [1, 3])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_is_collected_the_same_by_all(make: Make, family: Any, num_episodes: int) -> None:
-    factory = partial(several, family, num_episodes)
-    tasks = family.sample_tasks(5)
-    expected = collect(factory(), None, 5, tasks, random_actions=True, seed=1)
-    rollouts = collect(make([factory] * 3, num_workers=2), None, 5, tasks, random_actions=True, seed=1)
-    assert_same_batch(content(rollouts), content(expected))
-    assert [rollout.task for rollout in rollouts] == tasks
-    assert [len(rollout) for rollout in rollouts] == [num_episodes * family().horizon] * 5
-    if family is GridNaviEnv:
-        assert len({str(rollout.actions.tolist()) for rollout in rollouts}) == 5  # each draws its own
 
 
 @pytest.mark.slow(sample=True)
@@ -108,8 +87,8 @@ def test_infos_and_actions_are_the_same_for_any_number_of_workers(
     assert told(make([Uneven] * 5, num_workers=num_workers, autoreset_mode=mode), exact=exact) == plain
 
 
-def test_what_is_received_env_by_env_has_each_envs_own_info(make: Make) -> None:
-    envs: ParallelEnvManager = make([Uneven] * 4, num_workers=2)
+def test_what_is_received_env_by_env_has_each_envs_own_info(make_serial: Make) -> None:
+    envs: ParallelEnvManager = make_serial([Uneven] * 4, num_workers=2)
     envs.reset(seed=0, tasks=[0, 1, 0, 1])
     for _ in range(2):
         envs.send(np.zeros((4, 1), np.float32))

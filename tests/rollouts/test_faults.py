@@ -207,8 +207,8 @@ def _quiet() -> Any:
     logger.level = before
 
 
-def test_an_error_tells_what_was_played_and_brings_what_was_complete(make: Make) -> None:
-    envs = make([ScriptedEnv, partial(FaultyEnv, Fault.EXCEPTION, Moment.STEP, at=30)], num_workers=1)
+def test_an_error_tells_what_was_played_and_brings_what_was_complete(make_serial: Make) -> None:
+    envs = make_serial([ScriptedEnv, partial(FaultyEnv, Fault.EXCEPTION, Moment.STEP, at=30)], num_workers=1)
     with pytest.raises(EnvError) as caught:
         collect(envs, None, 40, random_actions=True, tasks=None, max_steps=5, seed=3)
     told = "\n".join(caught.value.__notes__)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import RecordEpisodeStatistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +18,7 @@ from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch
 from tests.rollouts.players import Acting, Counting, Lasting, content, zeros
 from tests.strategies import any_spaces
 from tests.vector.conftest import Make
-from tests.vector.small_envs import ChosenInfoEnv, CountingEnv
+from tests.vector.small_envs import ChosenInfoEnv
 
 LENGTHS = [3, 1, 4, 2]
 modes = pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -128,10 +127,10 @@ def test_spaces_of_every_kind(make: Make, mode: AutoresetMode) -> None:
     assert_every_form_holds(make, spaces.Dict(SPACES), spaces.Tuple(SPACES.values()), mode)
 
 
-def test_actions_may_be_a_list_of_one_for_each_row(make: Make) -> None:
+def test_actions_may_be_a_list_of_one_for_each_row(make_serial: Make) -> None:
     space = spaces.Dict({"move": spaces.Box(-1, 1, (2,)), "say": spaces.Text(3)})
     action = {"move": np.array([0.5, -0.5], np.float32), "say": "ab"}
-    envs = make([partial(ScriptedEnv, action_space=space)] * 2)
+    envs = make_serial([partial(ScriptedEnv, action_space=space)] * 2)
     listed = collect(envs, Acting(lambda observations, state, resets, rows: [action] * len(rows)), 3)
     assert_same_batch(content(listed), content(collect(envs, lambda observation: action, 3)))
     assert listed[0].actions["say"] == ("ab",) * len(listed[0])
@@ -154,8 +153,8 @@ def test_infos_of_every_kind_are_those_of_the_env(make: Make, mode: AutoresetMod
         "nested",
         "vector",
         "point",
+        "none_such",
     ]
-    keys += ["none such"]
     envs, env = make([factory] * 3, num_workers=2, autoreset_mode=mode), factory()
     for rollout in collect(envs, Acting(zeros), 5, info_keys=keys, seed=4):
         env.reset(seed=rollout.seed)
@@ -165,21 +164,10 @@ def test_infos_of_every_kind_are_those_of_the_env(make: Make, mode: AutoresetMod
                 np.testing.assert_equal(rollout.infos[key][step], info.get(key))
 
 
-@pytest.mark.slow(sample=True)
-@modes
-def test_the_statistics_of_an_episode_stand_at_its_last_step(make: Make, mode: AutoresetMode) -> None:
-    envs = make([lambda: RecordEpisodeStatistics(CountingEnv(3))] * 2, autoreset_mode=mode)
-    for rollout in collect(envs, Acting(zeros), 4, info_keys=("episode", "elapsed", "began")):
-        *before, last = rollout.infos["episode"]
-        assert (before, last["r"], last["l"]) == ([None, None], 6.0, 3)
-        assert rollout.infos["elapsed"] == [1, 2, 3]
-        assert rollout.infos["began"] == [None] * 3
-
-
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_an_env_may_have_infos_called_as_ours_are(make: Make, mode: AutoresetMode) -> None:
+def test_an_env_may_have_infos_called_as_ours_are(make_serial: Make, mode: AutoresetMode) -> None:
     info = {"final_obs": np.full(2, 77), "final_info": {"a": 1}}
-    envs = make([partial(ChosenInfoEnv, info, info)] * 2, autoreset_mode=mode)
+    envs = make_serial([partial(ChosenInfoEnv, info, info)] * 2, autoreset_mode=mode)
     assert {rollout.chain[-1, 1] for rollout in collect(envs, Acting(zeros), 3)} == {3}
 
 
@@ -200,13 +188,13 @@ def test_a_rollout_ends_with_the_last_observation_of_its_own_episode(mode: Autor
 
 
 @modes
-def test_terminated_truncated_and_cut_off_are_told_apart(make: Make, mode: AutoresetMode) -> None:
+def test_terminated_truncated_and_cut_off_are_told_apart(make_serial: Make, mode: AutoresetMode) -> None:
     for ending in ("terminated", "truncated", "both"):
-        envs = make([partial(ScriptedEnv, episode_lengths=[3], endings=[ending])] * 2, autoreset_mode=mode)
+        envs = make_serial([partial(ScriptedEnv, episode_lengths=[3], endings=[ending])] * 2, autoreset_mode=mode)
         for rollout in collect(envs, Acting(zeros), 3):
             assert rollout.terminated.tolist() == [False, False, ending != "truncated"]
             assert rollout.truncated.tolist() == [False, False, ending != "terminated"]
-    rollouts = collect(make([Lasting] * 2, autoreset_mode=mode), Acting(zeros), 4, tasks=LENGTHS, max_steps=3)
+    rollouts = collect(make_serial([Lasting] * 2, autoreset_mode=mode), Acting(zeros), 4, tasks=LENGTHS, max_steps=3)
     assert [len(rollout) for rollout in rollouts] == [3, 1, 3, 2]
     assert [bool(rollout.terminated[-1]) for rollout in rollouts] == [True, True, False, True]
     assert [bool(rollout.truncated[-1]) for rollout in rollouts] == [False, False, True, False]

@@ -159,17 +159,17 @@ def test_ctrl_c_reaches_who_waits_for_an_env_and_waits_for_no_deadline(
     assert envs.recv_env(0, timeout=30)[0].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("outcome", ["end", "error"])
-def test_the_handler_of_ctrl_c_is_put_back(outcome: str) -> None:
+def test_the_handler_of_ctrl_c_is_put_back_also_after_an_error() -> None:
     def act(observations: Any, state: Any, resets: Any, rows: Any) -> Any:
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-        if outcome == "error":
+        if fails:
             raise ArithmeticError
         return zeros(observations, state, resets, rows)
 
-    with pytest.raises(ArithmeticError) if outcome == "error" else nullcontext():
-        collect(scripted(), Acting(act), 1)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    for fails in (False, True):
+        with pytest.raises(ArithmeticError) if fails else nullcontext():
+            collect(scripted(), Acting(act), 1)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_handler_of_the_users_own_stays() -> None:

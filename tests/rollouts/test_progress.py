@@ -12,22 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs import CollectionInterrupted, collect
+from parallel_envs import collect
 from parallel_envs.rollouts import collector
 from parallel_envs.testing import assert_same_batch
 from tests.gates import MANY, Gate
 from tests.rollouts.players import Acting, Counting, GatedTask, content, scripted, zeros
 from tests.vector.conftest import Make
 from tests.vector.small_envs import CountingEnv
-
-
-def test_it_stays_when_a_collection_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
-    def act(*arguments: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with pytest.raises(CollectionInterrupted):
-        collect(scripted(), Acting(act), 4, progress=True)
-    assert "0/4" in capsys.readouterr().err
 
 
 def test_rich_is_brought_in_by_a_bar_only() -> None:
@@ -45,8 +36,8 @@ def test_rich_is_brought_in_by_a_bar_only() -> None:
 
 
 @pytest.mark.parametrize("num_rollouts", [2, 4])
-def test_fewer_rollouts_than_envs_are_shared_out_among_all_workers(make: Make, num_rollouts: int) -> None:
-    envs = make([CountingEnv] * 8, num_workers=2)
+def test_fewer_rollouts_than_envs_are_shared_out_among_all_workers(make_serial: Make, num_rollouts: int) -> None:
+    envs = make_serial([CountingEnv] * 8, num_workers=2)
     collect(envs, Acting(zeros), num_rollouts)
     steps = [worker["steps"] for worker in envs.stats()]
     assert steps[0] == steps[1] > 0
@@ -69,8 +60,8 @@ class Playing(Acting):
         return super().act(observations, state, resets, rows)
 
 
-def test_envs_without_work_are_left_alone(make: Make) -> None:
-    envs = make([partial(GatedTask, "no gate")] * 5)  # type: ignore[arg-type]  # never opened
+def test_envs_without_work_are_left_alone(make_serial: Make) -> None:
+    envs = make_serial([partial(GatedTask, "no gate")] * 5)  # type: ignore[arg-type]  # never opened
     collect(envs, Acting(zeros), 2, tasks=[1, 2])
     assert envs.get_attr("num_given") == (1, 1, 0, 0, 0)
     assert sorted(envs.get_attr("episode")) == [-1, -1, -1, 0, 0]
@@ -113,7 +104,7 @@ def test_while_some_envs_are_slow_the_others_play_all_the_rest(
     assert {len(rollout) for rollout in rollouts} == {2}
 
 
-def test_a_batch_has_the_shape_of_its_rows_which_are_several(make: Make) -> None:
+def test_a_batch_has_the_shape_of_its_rows_which_are_several(make_serial: Make) -> None:
     num_rows = []
 
     def act(observations: Any, state: Any, resets: Any, rows: Any) -> Any:
@@ -125,5 +116,5 @@ def test_a_batch_has_the_shape_of_its_rows_which_are_several(make: Make) -> None
         assert rows.normal(2, 3).shape == (len(rows), 2, 3)
         return zeros(observations, state, resets, rows)
 
-    collect(make([partial(GatedTask, "no gate")] * 4), Acting(act), 16, tasks=[1] * 16)  # type: ignore[arg-type]
+    collect(make_serial([partial(GatedTask, "no gate")] * 4), Acting(act), 16, tasks=[1] * 16)  # type: ignore[arg-type]
     assert max(num_rows) > 1

@@ -33,6 +33,7 @@ def a_life(capacity: int = 20, num_rows: int = 2, *, steps: int = 0, **options: 
     return life
 
 
+@settings(max_examples=50)
 @given(lives())
 def test_the_newest_steps_are_kept_each_as_it_was(life: Life) -> None:
     assert len(life.buffer) == len(life.kept) <= life.buffer.capacity
@@ -48,14 +49,6 @@ def test_the_newest_steps_are_kept_each_as_it_was(life: Life) -> None:
     assert batch["weights"].tolist() == [1.0] * MANY
 
 
-def test_absent_rows_are_not_stored() -> None:
-    life = a_life()
-    life.play(("absent", "goes on"))
-    life.play(("absent", "absent"))
-    assert len(life.buffer) == 1
-    assert life.buffer.sample(draws(), 1)["observations"]["number"] == [2.0]
-
-
 def summed(step: Step, num_steps: int, discount: float) -> tuple[float, float, float]:
     """The sum, what the value after it counts, and the observation after it: step by step."""
     total, factor, last = step.number, discount, step
@@ -67,6 +60,7 @@ def summed(step: Step, num_steps: int, discount: float) -> tuple[float, float, f
     return total, 0.0 if last.terminated else factor, last.after
 
 
+@settings(max_examples=50)
 @given(lives(num_steps=3, discount=0.5))
 def test_sums_end_with_the_episode_and_bootstrap_unless_it_terminated(life: Life) -> None:
     assume(life.kept)
@@ -75,17 +69,6 @@ def test_sums_end_with_the_episode_and_bootstrap_unless_it_terminated(life: Life
     assert batch["rewards"].tolist() == [total for total, _, _ in expected]
     assert batch["discounts"].tolist() == [factor for _, factor, _ in expected]
     assert batch["next_observations"]["number"].tolist() == [after for _, _, after in expected]
-
-
-@pytest.mark.parametrize(("event", "discount"), [("terminated", 0.0), ("both", 0.0), ("truncated", 0.5)])
-def test_truncation_bootstraps_and_termination_does_not(event: str, discount: float) -> None:
-    life = a_life(num_rows=1, num_steps=3, discount=0.5)
-    life.play((event,))
-    life.play(("goes on",))
-    batch = life.buffer.sample(draws(), MANY)
-    first = batch["observations"]["number"] == 1.0
-    assert set(batch["discounts"][first].tolist()) == {discount}
-    assert set(batch["rewards"][first].tolist()) == {1.0}
 
 
 def test_a_step_that_begins_an_episode_follows_nothing() -> None:
@@ -98,6 +81,7 @@ def test_a_step_that_begins_an_episode_follows_nothing() -> None:
     assert sums == {0: pytest.approx(1.99), 1: 1.0, 2: 1.0}
 
 
+@settings(max_examples=50)
 @given(lives(memory=MEMORY), st.integers(1, 6))
 def test_sequences_are_pieces_of_one_life(life: Life, length: int) -> None:
     assume(life.kept)
@@ -147,20 +131,13 @@ def test_a_buffer_that_was_loaded_goes_on_like_the_one_that_was_saved(
         assert set(life.buffer.sample(draws(), MANY)["observations"]["number"]) <= set(life.kept)
 
 
-def test_a_file_is_replaced_and_never_written_into(tmp_path: Path) -> None:
-    path, life = tmp_path / "buffer.npz", a_life(steps=1)
-    life.buffer.save(path)
-    before = path.read_bytes()
-    life.play(("goes on", "goes on"))
-    with path.open("rb") as old:
-        life.buffer.save(path)
-        assert old.read() == before != path.read_bytes()
-
-
-def test_saving_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_saving_replaces_the_file_and_if_it_fails_leaves_it_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "archive.npz"
-    write_archive(path, {}, {})
-    before = path.read_bytes()
+    write_archive(path, {"first": True}, {})
+    with path.open("rb") as old:
+        write_archive(path, {}, {})
+        before = path.read_bytes()
+        assert old.read() != before  # the first file was replaced, and not written into
     with pytest.raises(TypeError):
         write_archive(path, {"not json": object()}, {})
     with pytest.raises(Exception, match="unreadable"):
@@ -195,22 +172,14 @@ def test_a_thread_may_draw_while_another_stores() -> None:
     assert torn == []
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "words"),
-    [
-        ({"capacity": 1}, ValueError, "capacity=1"),
-        ({"num_rows": 0}, ValueError, "num_rows=0"),
-        ({"num_steps": 0}, ValueError, "num_steps=0"),
-        ({"discount": 1.1}, ValueError, r"discount=1\.1"),
-        ({"capacity": 8.5}, TypeError, r"^capacity=.* is not a (whole )?number"),
-        ({"num_rows": "2"}, TypeError, "^num_rows=.* is not a (whole )?number"),
-        ({"num_steps": 1.5}, TypeError, r"^num_steps=.* is not a (whole )?number"),
-        ({"discount": "x"}, TypeError, r"^discount=.* is not a (whole )?number"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], kind: Any, words: str) -> None:
-    with pytest.raises(kind, match=words):
-        ReplayBuffer(OBSERVATIONS, ACTIONS, **{"capacity": 8, "num_rows": 2, **options})
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for options in (
+        *({"capacity": 1}, {"capacity": 8.5}, {"num_rows": 0}, {"num_rows": "2"}),
+        *({"num_steps": 0}, {"num_steps": 1.5}, {"discount": 1.1}, {"discount": "x"}),
+    ):
+        ((name, value),) = options.items()
+        with pytest.raises((TypeError, ValueError), match=f"^{name}={value!r} "):
+            ReplayBuffer(OBSERVATIONS, ACTIONS, **{"capacity": 8, "num_rows": 2, **options})  # type: ignore[arg-type]
 
 
 def test_draws_that_cannot_be_are_refused() -> None:
@@ -228,12 +197,8 @@ def test_draws_that_cannot_be_are_refused() -> None:
 
 def test_batches_that_do_not_fit_are_refused() -> None:
     buffer = ReplayBuffer(spaces.Box(0, 1, (2,)), ACTIONS, 8, 2)
-    good: list[Any] = [
-        np.zeros((2, 2)),
-        *[np.zeros(2, kind) for kind in ("i", "f", "?", "?")],
-        np.zeros((2, 2)),
-        np.ones(2, "?"),
-    ]
+    seen = np.zeros((2, 2))
+    good: list[Any] = [seen, *[np.zeros(2, kind) for kind in ("i", "f", "?", "?")], seen, np.ones(2, "?")]
     buffer.add(*good)
     worse: list[tuple[int, Any]] = [(0, np.zeros((2, 3))), (1, np.zeros((2, 1))), (6, np.ones(3, "?")), (6, np.ones(2))]
     worse += [(2, np.zeros((2, 1))), (2, 1.0), (3, np.zeros(3, "?")), (5, np.zeros((2, 3)))]

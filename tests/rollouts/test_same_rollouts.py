@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
@@ -68,12 +66,6 @@ def test_a_rollout_is_what_the_env_plays_by_itself() -> None:
     assert len({len(rollout) for rollout in rollouts}) > 2
 
 
-def test_exactly_so_many_rollouts_in_the_order_of_their_ids() -> None:
-    with ParallelEnvManager([scripted] * 5, backend="serial") as envs:
-        for num_rollouts in (1, 2, 5, 6):
-            assert [one.id for one in collected(envs, "function", num_rollouts)] == list(range(num_rollouts))
-
-
 @pytest.mark.slow(sample=True)
 @modes
 @pytest.mark.parametrize("copy", [True, False])
@@ -102,15 +94,6 @@ def test_observations_come_in_the_types_of_the_space_in_every_mode(make: Make, m
     rollouts = collect(make([loose] * 2, autoreset_mode=mode), by_observation, 4, seed=1)
     assert_same(rollouts, collect(ScriptedAsFloat32(), by_observation, 4, seed=1))
     assert {rollout.chain.dtype.name for rollout in rollouts} == {"float32"}
-
-
-def test_a_registered_env_plays_the_same_by_its_name(make: Make) -> None:
-    def balance(observation: Any) -> int:
-        return int(observation[2] > 0)
-
-    with contextlib.closing(gymnasium.make("CartPole-v1")) as env:
-        expected = collect(env, balance, 4, seed=3)
-    assert_same(collect(make("CartPole-v1", num_envs=3, num_workers=2), balance, 4, seed=3), expected)
 
 
 def test_what_was_played_before_has_no_say() -> None:
