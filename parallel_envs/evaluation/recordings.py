@@ -37,7 +37,7 @@ from parallel_envs.evaluation.records import (
     Trajectory,
     check_word,
     names_of,
-    record_of,
+    read_as,
     record_values,
 )
 from parallel_envs.extras import install_line, is_installed
@@ -81,10 +81,7 @@ def read_episode(path: str | Path) -> SavedEpisode:
         raise BadDocument(f"{path} is not a saved episode: {error}") from error
     if header.get("kind") != KIND or header.get("schema") != SCHEMA:
         raise BadDocument(f"{path} is not a saved episode, or one of another version.")
-    try:
-        return SavedEpisode(record_of(header["record"]), arrays)
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BadDocument(f"{path} is damaged: {type(error).__name__}: {error}.") from error
+    return SavedEpisode(read_as(EpisodeRecord, header.get("record"), str(path), "record"), arrays)
 
 
 def episode_file(folder: str | Path, record: EpisodeRecord, suffix: str = ".npz") -> Path:

@@ -170,11 +170,11 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("missions: {a: {env: CartPole-v1, kwarg: {}}}", "`missions.a.kwarg` is unknown. Did you mean 'kwargs'"),
+        ("missions: {a: {env: CartPole-v1, kwarg: {}}}", "`missions.a.kwarg` is unknown. Did you mean `kwargs`"),
         ("missions: {a: {}}", "`missions.a.env` is missing"),
         ("missions: {a: {env: CartPole-v9x}}", "mission 'a': The mission 'CartPole-v9x' is unknown"),
         ("[", "is not YAML"),
-        ("", "`the file` is None, and must be a block: `missions: {cart:"),
+        ("", "holds NoneType, where settings"),
     ],
 )
 def test_files_of_missions_are_checked_word_by_word(tmp_path: Path, text: str, part: str) -> None:

@@ -19,7 +19,6 @@ from parallel_envs.evaluation.episode import (
     Actions,
     EpisodeContext,
     EpisodeSpec,
-    WrapperActions,
     action_problem,
     episode_specs,
     places,
@@ -172,7 +171,7 @@ def test_a_late_action_is_dropped_and_counted(
     num_asked: int,
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(episode_module, "time", clock)
+    monkeypatch.setattr("parallel_envs.wrappers.rules.time", clock)
     policies = {"red": Slow(clock, *seconds), "blue": Slow(clock)}
     config = EvaluationConfig(**{"action_timeout": 0.25, **settings})
     turns = Actions(policies.__getitem__, Course(), config, 0)
@@ -195,7 +194,7 @@ def test_a_policy_that_hangs_in_a_thread_is_not_waited_for(tmp_path: Path) -> No
     policies: dict[Any, Any] = {"red": Waiting(), "blue": Failing(at=99)}
     config = EvaluationConfig(action_timeout=0.5)
     with Gate(tmp_path / "gate"), PolicyPool(1) as pool:
-        turns = WrapperActions(policies.__getitem__, Course(), config, 0, "thread", pool)
+        turns = Actions(policies.__getitem__, Course(), config, 0, "thread", pool)
         found = [turns.act(SEEN, step) for step in range(3)]
         assert found == [{"red": 4, "blue": 1}, {"red": 0, "blue": 1}, {"red": 0, "blue": 1}]
         assert turns.timeouts == {"red": 2}

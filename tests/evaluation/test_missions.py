@@ -84,7 +84,7 @@ def test_variants_of_a_file_add_to_the_keyword_arguments(file: Path) -> None:
     found = {mission.name: mission.kwargs for mission in missions_of(str(file))}
     assert found["spread:two"] == {"max_cycles": 9, "N": 2}
     assert found["spread:four"] == {"max_cycles": 7, "N": 4}
-    for name, text in (("eazy", "Did you mean 'easy'"), ("round", "contains itself")):
+    for name, text in (("eazy", "Did you mean `easy`"), ("round", "contains itself")):
         with pytest.raises(BadEvaluation, match=text):
             missions_of(f"{file}:{name}")
 

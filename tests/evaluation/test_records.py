@@ -32,7 +32,7 @@ from parallel_envs.evaluation.records import (
     EvaluationResult,
     Failure,
     Trajectory,
-    record_of,
+    read_as,
     record_values,
     to_document,
 )
@@ -102,7 +102,7 @@ def test_numbers_come_back_to_the_bit_also_those_json_has_no_word_for(tmp_path: 
 def test_agents_and_infos_of_any_kind_can_be_written() -> None:
     odd = record("m", 0, returns={(0, 1): 1.0}, infos={"place": {1: np.arange(2)}, "thing": range, "b": b"x"})
     written = json.loads(json.dumps(record_values(odd)))
-    assert record_of(written).returns == {"(0, 1)": 1.0}
+    assert read_as(EpisodeRecord, written, "here").returns == {"(0, 1)": 1.0}
     assert written["infos"] == {"place": {"1": [0, 1]}, "thing": "<class 'range'>", "b": "b'x'"}
     assert record_values(record("m", 0, returns={1: 1.0, "1": 2.0}))["returns"] == {"1": 1.0, "'1'": 2.0}
     left_out = {field.name for field in dataclasses.fields(EpisodeRecord)} - record_values(odd).keys()
@@ -142,8 +142,8 @@ def test_failures_of_one_kind_are_one_line() -> None:
         ("[]", "is not an evaluation. Give a file"),
         ('{"kind": "parallel_envs bench"}', "is not an evaluation"),
         ({"schema": 99}, "has schema 99, and this version reads 1"),
-        ({"episodes": [{"mission": "m"}]}, "is damaged: TypeError"),
-        ({"missing": [["m"]]}, "is damaged: ValueError"),
+        ({"episodes": [{"mission": "m"}]}, "is damaged: `episodes.0.episode` is missing."),
+        ({"missing": [["m"]]}, "is damaged: `missing.0"),
     ],
 )
 def test_a_file_that_is_no_evaluation_is_named(text: Any, message: str, tmp_path: Path) -> None:
