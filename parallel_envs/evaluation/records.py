@@ -51,10 +51,10 @@ class BadEvaluation(ValueError):
     """The evaluation cannot be done as asked: an unknown mission, a policy that does not fit, a number out of range."""
 
 
-def check_whole(name: str, value: Any, *, least: int) -> int:
-    """Return a whole number that is at least `least`, or raise BadEvaluation."""
+def check_whole(name: str, value: Any, *, least: int, other: str = "") -> int:
+    """Return a whole number that is at least `least`, or raise BadEvaluation. `other`: words for what else fits."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise BadEvaluation(f"{name}={value!r} is not a whole number from {least} up.")
+        raise BadEvaluation(" ".join(f"{name}={value!r} is not a whole number from {least} up {other}".split()) + ".")
     return int(value)
 
 

@@ -326,7 +326,7 @@ def test_a_file_that_is_contradicted_damaged_or_names_foreign_code_is_refused_an
     ("words", "message"),
     [
         (["--episodes", "0"], "greater than or equal to 1"),
-        (["--jobs", "two"], "--jobs 'two' is neither a whole number from 0 up nor 'auto'."),
+        (["--jobs", "two"], "--jobs 'two' is not a whole number from 0 up nor 'auto'."),
         (["--parallel-policy", "process", "-j", "1"], "Give --jobs 2 or more, or --jobs 0 to play the episodes in"),
         (["--strategy", "agent_0"], "--strategy 'agent_0' does not have the form AGENT=HOW"),
         (["--strategy", "agent_0=proces"], "--strategy 'proces' of the agent 'agent_0' is unknown."),
