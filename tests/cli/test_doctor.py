@@ -95,17 +95,13 @@ VERSION_2 = {
     "a/b/pids.current": "7",
     "other/memory.max": "5",
 }
-QUOTA, PERIOD = "cpu/job/cpu.cfs_quota_us", "cpu/job/cpu.cfs_period_us"
-MEMORY = {"memory/job/memory.limit_in_bytes": "9223372036854771712", "memory/memory.limit_in_bytes": "4096"}
-VERSION_1 = {QUOTA: "50000", PERIOD: "100000", **MEMORY, "memory/memory.usage_in_bytes": "96", "pids/pids.max": "max"}
 
 
 @pytest.mark.parametrize(
     ("own", "files", "expected"),
     [
         ("0::/a/b\n", VERSION_2, Limits(1.5, 1000, 300, 50, 7)),  # the tightest on the way up
-        ("4:memory:/job\n2:cpu,cpuacct:/job\n1:pids:/\n0::/\n", VERSION_1, Limits(0.5, 4096, 96)),
-        ("1:cpu:/job\n", {QUOTA: "-1", PERIOD: "100000"}, Limits()),
+        ("4:memory:/job\n0::/\n", {"cpu.max": "max 100000", "memory.max": "96"}, Limits(memory_bytes=96)),
         ("nonsense", {}, Limits()),
     ],
 )
