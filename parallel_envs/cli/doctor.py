@@ -23,7 +23,7 @@ import typer
 
 from parallel_envs import __version__
 from parallel_envs.choices import StartMethod
-from parallel_envs.cli.outputs import console
+from parallel_envs.cli.outputs import ExitCode, console
 
 _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[bold red]problem[/]"}
 
@@ -65,7 +65,7 @@ def doctor(
         for line in lines:
             console().print(line, markup=False, highlight=False)
     if problems:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.WENT_WRONG)
 
 
 # ---- facts ----------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def limits(mount: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cg
             shares.append(numbers[0] / numbers[1])  # the quota in each period
         for name, found in use.items():
             if most := _numbers(folder / f"{name}.max"):
-                found.append((most[0], *(_numbers(folder / f"{name}.current") or [0])))
+                found.append((most[0], sum(_numbers(folder / f"{name}.current"))))
     memory, processes = (min(found, default=(None, 0)) for found in use.values())
     return Limits(min(shares, default=None), *memory, *processes)
 

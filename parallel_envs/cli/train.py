@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parallel_envs.cli.outputs import plain_errors, trusted
+from parallel_envs.cli.outputs import ExitCode, plain_errors, trusted
 from parallel_envs.spelling import hint
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def train(
     from parallel_envs.learners.run_folder import BadRun, CheckpointNotSaved
 
     mistakes = BadCheckpoint, BadRun, BadSettings, Diverged, OSError, MissingExtra, UntrustedName
-    with plain_errors(*mistakes), plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=1), _remote_errors():
+    failed = plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=ExitCode.WENT_WRONG)
+    with plain_errors(*mistakes), failed, _remote_errors():
         from parallel_envs.learners.train import begin, go_on
 
         if resume is not None:
@@ -107,7 +108,7 @@ def _remote_errors() -> Iterator[None]:
             texts.insert(0, "".join(traceback.format_exception(cause)))
         for text in texts:
             typer.echo(text.strip(), err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(ExitCode.WENT_WRONG) from None
 
 
 # ---- the list of settings -------------------------------------------------------------------------------------------

@@ -176,13 +176,13 @@ def evaluate(
     """
     episodes, seed = check_whole("episodes", episodes, least=1), check_whole("seed", seed, least=0)
     max_steps = check_whole("max_steps", max_steps, least=1)
-    flag, path = "neither True nor False", "not the path of a file"
+    flag, file_path = "neither True nor False", "not the path of a file"
     for name, value, kinds, text in (
         ("strict", strict, bool | np.bool_, flag),
         ("versus", versus, bool | np.bool_, flag),
         ("trajectories", trajectories, bool | np.bool_ | Callable, flag),
-        ("save", save, str | Path | None, path),
-        ("resume", resume, str | Path | EvaluationResult | None, path),
+        ("save", save, str | Path | None, file_path),
+        ("resume", resume, str | Path | EvaluationResult | None, file_path),
         ("progress", progress, Progress | None, "an object without begin(work, done) and note(record)"),
     ):
         if not isinstance(value, kinds):
@@ -272,8 +272,8 @@ def evaluate(
             raise
         result = result_now(interrupted=interrupted)
         saver.save(result)
-    if (text := late_actions_text(result)) is not None:
-        warnings.warn(text, RuntimeWarning, stacklevel=user_stacklevel())
+    if (late := late_actions_text(result)) is not None:
+        warnings.warn(late, RuntimeWarning, stacklevel=user_stacklevel())
     return result
 
 

@@ -406,8 +406,8 @@ def record_values(record: EpisodeRecord) -> dict[str, Any]:
 class _KnownSettings:
     """The settings in a document that statistics and tables rely on."""
 
-    missions: Mapping[str, Any] = field(default_factory=dict)
-    policies: Mapping[str, Any] | Sequence[Any] = ()
+    missions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    policies: Mapping[str, Mapping[str, Any]] | Sequence[Any] = ()
     strategy: Mapping[str, Any] | None = None
     seed: int = 0
     max_steps: int = 1

@@ -295,8 +295,8 @@ FOREIGN = "which neither belongs to this package nor was named by you"
         (["--seed", "6"], {}, "begun.json was made with --seed 5, and 6 is requested."),
         (["-p", "random"], {}, "begun.json was made with policies="),
         (["-m", "CartPole-v0"], {}, "holds 1 episodes that are not requested now, and would lose them."),
-        (TRUST, {"policy": ["runs/gone"]}, "begun.json: The policy 'runs/gone' is unknown."),
-        (TRUST, {"jobs": [3]}, "begun.json is damaged: its option 'jobs' is [3]. Add --jobs."),
+        (TRUST, {"policy": ["runs/gone"]}, "The policy 'runs/gone' is unknown."),
+        (TRUST, {"jobs": [3]}, "begun.json is damaged: `options.jobs: [3]`"),
         ([], {"policy": ["subprocess:Popen"]}, FOREIGN),
         ([], {"mission": ["subprocess:Popen?args=x"]}, FOREIGN),
         ([], {"mission": {"cart": "os:system"}}, FOREIGN),
@@ -338,10 +338,10 @@ def test_a_file_that_is_contradicted_damaged_or_names_foreign_code_is_refused_an
         (["--resume", "nowhere.json"], "nowhere.json cannot be read"),
         (["--save-episodes", "file/kept"], "--save-episodes file/kept cannot be a folder: Not a directory"),
         (["--record", "bst"], "'bst' is not one of 'best'"),
-        (["--fail-below", "men=3"], "there is no metric 'men'. Did you mean 'mean'?"),
+        (["--fail-below", "men=3"], "there is no metric 'men'. Did you mean `mean`?"),
         (["--fail-below", "mean"], "does not have the form METRIC=VALUE"),
         (["--fail-below", "mean=x"], "'x' is not a number"),
-        (["--fail-below", "CartPol-v1:mean=3"], "Did you mean 'CartPole-v1'?"),
+        (["--fail-below", "CartPol-v1:mean=3"], "Did you mean `CartPole-v1`?"),
     ],
 )
 def test_mistakes_are_told_in_plain_words(
