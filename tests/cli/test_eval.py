@@ -36,20 +36,23 @@ def evaluated(*words: str) -> Result:
 
 
 def test_every_format_tells_the_same_numbers_and_progress_is_not_in_them(tmp_path: Path) -> None:
-    result = evaluated()
+    result = evaluated("--save-episodes", str(tmp_path / "kept"))
     assert result.exit_code == 0, result.output
     assert "return per agent" in result.stdout
     assert "2 of 2 episodes (100%)" in result.stderr
     assert "100%" not in result.stdout
-    episodes = json.loads(evaluated("--format", "json").stdout)["episodes"]
-    returns = [episode["returns"]["agent_0"] for episode in episodes]
-    assert len(returns) == 2
+    returns = [one["returns"]["agent_0"] for one in json.loads(evaluated("--format", "json").stdout)["episodes"]]
     rows = csv.DictReader(io.StringIO(evaluated("--format", "csv").stdout))
     assert [float(row["return:agent_0"]) for row in rows] == returns
     assert yaml.safe_load(evaluated("--format", "yaml").stdout)["missions"]["CartPole-v1"]["mean"] == sum(returns) / 2
     for name, beginning in (("r.csv", "mission,"), ("r.yml", "kind: "), ("r.txt", "┏")):
         assert evaluated("-o", str(tmp_path / name)).exit_code == 0
         assert (tmp_path / name).read_text(encoding="utf-8").startswith(beginning)
+    files = sorted((tmp_path / "kept").iterdir())
+    assert [file.name for file in files] == ["CartPole-v1-0000.npz", "CartPole-v1-0001.npz"]
+    saved = read_episode(files[1])
+    assert len(saved.arrays["observations/agent_0"]) == saved.record.length + 1
+    assert saved.arrays["rewards/agent_0"].sum() == saved.record.returns["agent_0"] == returns[1]
 
 
 def test_settings_reach_the_evaluation(tmp_path: Path) -> None:
@@ -73,16 +76,6 @@ def test_players_may_take_turns() -> None:
     assert refused.exit_code == 2
     assert "Give --turns 'sequential'" in told(refused)
     assert command(*words, "--turns", "sequential").exit_code == 0
-
-
-def test_episodes_are_kept(tmp_path: Path) -> None:
-    result = evaluated("--save-episodes", str(tmp_path / "kept"))
-    assert result.exit_code == 0, result.output
-    files = sorted((tmp_path / "kept").iterdir())
-    assert [file.name for file in files] == ["CartPole-v1-0000.npz", "CartPole-v1-0001.npz"]
-    saved = read_episode(files[1])
-    assert len(saved.arrays["observations/agent_0"]) == saved.record.length + 1
-    assert saved.arrays["rewards/agent_0"].sum() == saved.record.returns["agent_0"]
 
 
 def test_videos_are_made_and_what_cannot_be_filmed_is_told(tmp_path: Path) -> None:
@@ -173,10 +166,6 @@ def test_what_cannot_be_written_costs_no_numbers_and_is_exit_code_1(
         assert list(tmp_path.iterdir()) == []
 
 
-def told_by(result: EvaluationResult) -> list[Any]:
-    return [(record.key, record.seed, record.returns, record.length) for record in result.episodes]
-
-
 TRUST = ["--trust", "tests"]
 """The file names policies of these tests, and a file's word alone is not enough to run them."""
 
@@ -201,19 +190,17 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) 
     begun = EvaluationResult.from_json(file)
     assert begun.interrupted
     assert 0 < len(begun.episodes) < 20
-    told_at_the_end = (
-        f"{len(begun.episodes)} of 20 episodes were played, and are saved. To play the rest: "
-        f"{shell_command('parallel-envs', 'parallel_envs', '')}"
-    )
-    (line,) = [line for line in said.splitlines() if line.startswith(told_at_the_end)]
+    at_the_end = f"{len(begun.episodes)} of 20 episodes were played, and are saved. To play the rest: "
+    at_the_end += shell_command("parallel-envs", "parallel_envs", "")
+    (line,) = [line for line in said.splitlines() if line.startswith(at_the_end)]
     assert line.endswith(" --trust tests.cli.agents")
-    rest = command(*shlex.split(line.removeprefix(told_at_the_end)))
+    rest = command(*shlex.split(line.removeprefix(at_the_end)))
     assert rest.exit_code == 1, "the threshold too is kept"
     assert "below 500." in told(rest)
     assert "were played, and are saved" not in told(rest)
     assert command(*words, str(straight)).exit_code == 0
     one, other = EvaluationResult.from_json(file), EvaluationResult.from_json(straight)
-    assert told_by(one) == told_by(other)
+    assert one.episodes == other.episodes
     assert one.settings == other.settings
     assert one.options["jobs"] == jobs
 
