@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -45,27 +45,30 @@ def doctor(
 
     machine = look(START_METHODS)
     found = findings(machine, workers or machine.usable_cores)
-    problems = sum(finding.level == "problem" for finding in found)
     if as_json:
         document = {"findings": list(map(dataclasses.asdict, found)), "machine": dataclasses.asdict(machine)}
         typer.echo(json.dumps(document, indent=2))
     else:
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for finding in found:
-            advice = f"\n[bold]{escape(finding.advice)}[/]" if finding.advice else ""
-            table.add_row(_MARKS[finding.level], escape(finding.subject), escape(finding.fact) + advice)
-        console().print(table)
-        installed = [f"{name}=={version}" for name, version in machine.versions.items() if version is not None]
-        missing = [name for name, version in machine.versions.items() if version is None]
-        lines = [f"installed: {', '.join(installed)}", *([f"not installed: {', '.join(missing)}"] if missing else [])]
-        lines.append(f"Problems: {problems}." if problems else "Worker processes work here.")
-        for line in lines:
-            console().print(line, markup=False, highlight=False)
-    if problems:
+        _show(machine, found)
+    if any(finding.level == "problem" for finding in found):
         raise typer.Exit(ExitCode.WENT_WRONG)
+
+
+def _show(machine: Machine, found: Sequence[Finding]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in found:
+        advice = f"\n[bold]{escape(finding.advice)}[/]" if finding.advice else ""
+        table.add_row(_MARKS[finding.level], escape(finding.subject), escape(finding.fact) + advice)
+    shown, problems = console(), sum(finding.level == "problem" for finding in found)
+    shown.print(table)
+    installed = [f"{name}=={version}" for name, version in machine.versions.items() if version is not None]
+    missing = [name for name, version in machine.versions.items() if version is None]
+    lines = [f"installed: {', '.join(installed)}", *([f"not installed: {', '.join(missing)}"] if missing else [])]
+    for line in (*lines, f"Problems: {problems}." if problems else "Worker processes work here."):
+        shown.print(line, markup=False, highlight=False)
 
 
 # ---- facts ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from parallel_envs.choices import Recorded, Strategy, Turns
-from parallel_envs.cli.outputs import ExitCode, Format, Outputs, Threshold, plain_errors, show, trusted
+from parallel_envs.cli.outputs import ExitCode, Format, Outputs, Threshold, console, plain_errors, text_of, trusted
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import Candidate, EvaluationResult
@@ -167,6 +167,7 @@ def evaluate(
     from parallel_envs.evaluation.evaluate import earlier_result, late_actions_text, mission_texts, policy_texts
     from parallel_envs.evaluation.policies import held_checkpoints
     from parallel_envs.evaluation.records import BadDocument, read_as
+    from parallel_envs.evaluation.tables import tables
     from parallel_envs.extras import is_installed
 
     mistakes = BadDocument, BadEvaluation, ParallelEnvsError, OSError
@@ -245,7 +246,10 @@ def evaluate(
                 options={**options, **texts},
                 **settings,
             )
-        show(result, values["format"])
+        if values["format"] == "table":
+            console().print(*tables(result), sep="\n")
+        else:
+            typer.echo(text_of(result, values["format"]), nl=False)
         with plain_errors(*mistakes, words=_OPTIONS, exit_code=ExitCode.WENT_WRONG):
             outputs.write(result, missions, candidates)
     lines = [text for threshold in thresholds for text in threshold.missed_by(result)]

@@ -76,18 +76,8 @@ def console() -> Console:
     return stdout_console(_FILE_WIDTH)
 
 
-def show(result: EvaluationResult, format: Format) -> None:  # noqa: A002  # the name of the option
-    """Print the result to stdout."""
-    from parallel_envs.evaluation.tables import tables
-
-    if format != "table":
-        typer.echo(_text(result, format), nl=False)
-    else:
-        for part in tables(result):
-            console().print(part)
-
-
-def _text(result: EvaluationResult, format: Format) -> str:  # noqa: A002  # as above
+def text_of(result: EvaluationResult, format: Format) -> str:  # noqa: A002  # the name of the option
+    """Return the result in a format."""
     writers = {"json": result.to_json, "csv": result.to_csv, "yaml": result.to_yaml, "table": result.to_table}
     return writers[format]()
 
@@ -156,7 +146,7 @@ class Outputs:
         if self.output is not None and self.result_file is None:
             from parallel_envs.evaluation.records import write_text
 
-            write_text(_text(result, _FORMATS[self.output.suffix.lower()]), self.output)
+            write_text(text_of(result, _FORMATS[self.output.suffix.lower()]), self.output)
         missing = len(result.episodes) - self.num_saved
         if self.save_episodes is not None and missing:
             which = f"{missing} of {len(result.episodes)} episodes, which were played in an earlier run, or lost"

@@ -35,6 +35,10 @@ ODD = object()
         ({"strategy": {"red": "process"}, "jobs": 1}, "jobs=1 is one process"),
         ({"parallel_policy": True, "strategy": "batch"}, "both name a strategy for all agents"),
         ({"strategy": 3}, "strategy=3 is neither a name nor a dict"),
+        (
+            {"policies": Together(), "strategy": {"red": "process"}},
+            r"share an .* their strategies are \['process', 'seq",
+        ),
         ({"strategy": {"red": "proces"}}, "strategy='proces' of the agent 'red' is unknown.*Did you mean 'process'"),
         ({"strategy": {"rde": "thread"}}, "names the agent 'rde'.* are 'red', 'blue', 'green'. Did you mean 'red'"),
         ({"num_agents": 0}, "num_agents=0 is not a whole number from 1 up"),
@@ -92,11 +96,6 @@ def test_arguments_of_evaluate(settings: dict[str, Any], text: str) -> None:
 def test_what_does_not_fit_is_found_by_a_rehearsal(jobs: int, mission: Any, policy: Any, text: str) -> None:
     with pytest.raises(BadEvaluation, match=text):
         evaluate(mission, policy, 3, jobs=jobs)
-
-
-def test_agents_that_share_something_have_one_strategy() -> None:
-    with pytest.raises(BadEvaluation, match=r"share an object, but their strategies are \['process', 'sequential'\]"):
-        evaluate({"m": Course}, Together(), 1, strategy={"red": "process"})
 
 
 def test_what_cannot_be_sent_to_workers_is_named() -> None:
