@@ -96,7 +96,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class StartTrial:
     """The outcome of starting a few workers by one start method, each with an environment."""
 
     seconds: float | None = None
@@ -120,7 +120,7 @@ class Machine:
     user_processes: int | None  # the number of processes and threads that this user may have (`ulimit -u`)
     shared_memory_error: str | None  # the error if memory cannot be shared with workers
     watches_processes: bool  # whether the system tells when a process ends
-    trials: Mapping[str, Trial]  # by start method
+    trials: Mapping[str, StartTrial]  # by start method
     versions: Mapping[str, str | None]
 
 
@@ -173,7 +173,7 @@ def look(start_methods: tuple[StartMethod, ...]) -> Machine:
     )
 
 
-def try_start_method(method: StartMethod) -> Trial:
+def try_start_method(method: StartMethod) -> StartTrial:
     """Start two workers, make an environment in each, and stop them."""
     import gymnasium
 
@@ -186,14 +186,14 @@ def try_start_method(method: StartMethod) -> Trial:
         with contextlib.closing(open_pool(TRIAL_WORKERS, settings)) as pool:
             request = pool.call_all(HOST, "build", pool.new_key(), gymnasium.make, "CartPole-v1")
             if not pool.wait(request, _TRIAL_SECONDS):
-                return Trial(error=f"the workers did not answer within {_TRIAL_SECONDS:g} s")
+                return StartTrial(error=f"the workers did not answer within {_TRIAL_SECONDS:g} s")
             if request.replies:
-                return Trial(error=f"a worker failed: {next(iter(request.replies.values()))}")
+                return StartTrial(error=f"a worker failed: {next(iter(request.replies.values()))}")
             seconds, pids = time.perf_counter() - began, [pool.pid(worker) for worker in pool.all_workers]
             memory = [_kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss:") or 0 for pid in pids]
-            return Trial(seconds=seconds, memory_bytes_each=max(memory))
+            return StartTrial(seconds=seconds, memory_bytes_each=max(memory))
     except Exception as error:  # noqa: BLE001  # any error is a finding
-        return Trial(error=f"{type(error).__name__}: {error}")
+        return StartTrial(error=f"{type(error).__name__}: {error}")
 
 
 def _lines(file: Path) -> list[str]:

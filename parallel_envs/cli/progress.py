@@ -21,7 +21,7 @@ _MAX_BARS = 16  # missions with a bar of their own; more would not fit a screen
 _BARS_SECONDS, _LINE_SECONDS = 0.1, 10.0  # between two updates of the bars, and between two lines
 
 
-class Display:
+class EpisodeDisplay:
     """Counts of episodes and their speed, in bars on a terminal, or in lines on the console where bars are disabled.
 
     It is updated after an episode, but not more often than every few seconds: a drawing thread would take time from the
@@ -74,7 +74,7 @@ class Display:
 
 
 @contextlib.contextmanager
-def shown(console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> Iterator[Display]:
+def shown(console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> Iterator[EpisodeDisplay]:
     """Yield a display for the time of the context."""
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -83,4 +83,4 @@ def shown(console: Console | None = None, clock: Callable[[], float] = time.mono
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
     texts, is_plain = TextColumn("{task.fields[text]}"), not console.is_terminal
     with Progress(*columns, texts, console=console, auto_refresh=False, transient=True, disable=is_plain) as bars:
-        yield Display(console, clock, bars)
+        yield EpisodeDisplay(console, clock, bars)

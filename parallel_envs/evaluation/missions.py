@@ -317,7 +317,7 @@ def _missions_in_file(path: Path, which: str | None, check: Check) -> list[Missi
 def _file_content(path: Path) -> dict[str, Any]:
     from pydantic import BaseModel, ValidationError  # late: workers do not need them
 
-    class Block(BaseModel, extra="forbid", strict=True):
+    class MissionBlock(BaseModel, extra="forbid", strict=True):
         """A mission in a file."""
 
         env: str
@@ -328,11 +328,11 @@ def _file_content(path: Path) -> dict[str, Any]:
     class File(BaseModel, extra="forbid", strict=True):
         """A file of missions."""
 
-        missions: dict[str, Block]
+        missions: dict[str, MissionBlock]
         sets: dict[str, list[str]] = {}
 
     def right(place: str) -> str:
-        return advice(place.rpartition(".")[2], Block.model_fields if "." in place else File.model_fields)
+        return advice(place.rpartition(".")[2], MissionBlock.model_fields if "." in place else File.model_fields)
 
     try:
         return File.model_validate(settings_in(path, BadEvaluation)).model_dump(exclude_unset=True)

@@ -203,17 +203,17 @@ def record_videos(
                 reply = request.replies[0]
                 if reply.failure is None and reply.death is None:
                     draft.replace(path)
+            problem = "" if reply.failure or reply.death else _difference(record, reply.value)
             if reply.death is not None:
-                yield Video(None, record, f"rendering ended its process (exit code {reply.death.exitcode})")
+                problem = f"rendering ended its process (exit code {reply.death.exitcode})"
             elif reply.failure is not None:
                 text, error = reply.failure.message, reply.failure.type_name
                 if "'render_mode'" in text:
                     text += ". Videos need an environment that takes render_mode='rgb_array'."
                 elif any(word in text for word in ("OpenGL", "EGL", "glGetError")) and "MUJOCO_GL" not in os.environ:
                     text += ". There is no display, and EGL was tried: install it (libegl1), or set MUJOCO_GL=osmesa."
-                yield Video(None, record, text if error.endswith(CannotRender.__name__) else f"{error}: {text}")
-            else:
-                yield Video(path, record, _difference(record, reply.value))
+                problem = text if error.endswith(CannotRender.__name__) else f"{error}: {text}"
+            yield Video(None if reply.failure or reply.death else path, record, problem)
 
 
 def _difference(evaluated: EpisodeRecord, replayed: EpisodeRecord) -> str:

@@ -17,7 +17,7 @@ from parallel_envs.cli.doctor import (
     Finding,
     Limits,
     Machine,
-    Trial,
+    StartTrial,
     findings,
     limits,
     try_start_method,
@@ -26,8 +26,8 @@ from parallel_envs.engine import PoolSettings, open_pool, start_supervisor
 from tests.cli.test_tool import command
 
 GIB = 1 << 30
-WORKS = Trial(seconds=0.5, memory_bytes_each=50 << 20)
-FAILS = Trial(error="OSError: [Errno 1] Operation not permitted")
+WORKS = StartTrial(seconds=0.5, memory_bytes_each=50 << 20)
+FAILS = StartTrial(error="OSError: [Errno 1] Operation not permitted")
 
 FINE = Machine(
     system="Linux",
@@ -57,7 +57,12 @@ def found(num_workers: int = 8, **changes: Any) -> dict[str, Finding]:
         ({"watches_processes": False}, "system", "problem", 'backend="thread"'),
         ({"trials": {"forkserver": FAILS, "spawn": WORKS}}, "forkserver", "problem", 'Say context="spawn".'),
         ({"trials": {"forkserver": FAILS, "spawn": FAILS}}, "spawn", "problem", 'Say backend="thread"'),
-        ({"trials": {"fork": Trial(error="OSError: [Errno 24] Too many open files")}}, "fork", "problem", "See desc"),
+        (
+            {"trials": {"fork": StartTrial(error="OSError: [Errno 24] Too many open files")}},
+            "fork",
+            "problem",
+            "See desc",
+        ),
         ({"usable_cores": 1}, "cores", "note", "Workers take turns on one core"),
         ({"limits": Limits(cores=2.5)}, "cores", "note", "Use 2 workers"),
         ({"memory_available_bytes": 200 << 20}, "memory", "problem", "Use at most 4, with several envs each."),
@@ -143,7 +148,7 @@ def test_what_stands_in_the_way_of_workers_is_part_of_the_trial(monkeypatch: pyt
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("parallel_envs.engine.open_pool", refused)
-    assert try_start_method("spawn") == Trial(error="PermissionError: [Errno 1] Operation not permitted")
+    assert try_start_method("spawn") == StartTrial(error="PermissionError: [Errno 1] Operation not permitted")
 
 
 def test_a_worker_costs_as_many_descriptors_as_is_said() -> None:
