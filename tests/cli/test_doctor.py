@@ -7,8 +7,10 @@ import gc
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -125,8 +127,7 @@ def test_limits_of_control_groups_are_found(own: str, files: dict[str, str], exp
 def test_this_machine_is_looked_at() -> None:
     result = command("doctor", "--json", "--workers", "1")
     document = json.loads(result.stdout)
-    problems = [one for one in document["findings"] if one["level"] == "problem"]
-    assert result.exit_code == (1 if problems else 0)
+    assert result.exit_code == int(any(one["level"] == "problem" for one in document["findings"]))
     working = [method for method, trial in document["machine"]["trials"].items() if trial["error"] is None]
     assert working == ["forkserver", "spawn", "fork"]
     assert document["machine"]["versions"]["gymnasium"]
@@ -144,21 +145,16 @@ def test_the_table_ends_with_the_problems() -> None:
 
 
 def test_what_stands_in_the_way_of_workers_is_part_of_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*args: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr("parallel_envs.engine.open_pool", refused)
-    assert try_start_method("spawn") == StartTrial(error="PermissionError: [Errno 1] Operation not permitted")
+    monkeypatch.setattr("parallel_envs.engine.open_pool", Mock(side_effect=PermissionError(1, "not permitted")))
+    assert try_start_method("spawn") == StartTrial(error="PermissionError: [Errno 1] not permitted")
 
 
 def test_a_worker_costs_as_many_descriptors_as_is_said() -> None:
     def held(num_workers: int) -> int:
         gc.collect()
-        before = sum(1 for _ in Path("/proc/self/fd").iterdir())
-        pool = open_pool(num_workers, PoolSettings(context="fork"))
-        count = sum(1 for _ in Path("/proc/self/fd").iterdir()) - before
-        pool.close()
-        return count
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        with closing(open_pool(num_workers, PoolSettings(context="fork"))):
+            return len(list(Path("/proc/self/fd").iterdir())) - before
 
     start_supervisor()
     assert held(4) - held(1) == 3 * DESCRIPTORS_EACH

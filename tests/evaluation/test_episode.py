@@ -86,11 +86,8 @@ HERE = np.zeros(2)
         (BOX, [HERE, [0.5, 7]], [np.zeros(3), [0.0, np.nan], [0.0, np.inf], ["a", "b"], None, [[1], [1, 2]]]),
         (MultiDiscrete([2, 3]), [np.array([1, 2])], []),
         (MultiBinary(2), [], [np.array([0, 2])]),
-        (
-            Dict(move=BOX, say=Discrete(2)),
-            [{"say": 1, "move": HERE}],
-            [{"say": 2, "move": HERE}, {"say": 1, "move": [0.0, np.nan]}, {"move": HERE}],
-        ),
+        (Dict(at=BOX, say=Discrete(2)), [{"say": 1, "at": HERE}], [{"say": 2, "at": HERE}, {"say": 1}, {"at": HERE}]),
+        (Dict(at=BOX), [{"at": HERE}], [{"at": [0.0, np.nan]}]),
         (Tuple([Discrete(2), Tuple([BOX])]), [(1, (HERE,))], [(1,), 1]),
     ],
 )

@@ -34,7 +34,7 @@ def test_settings_are_what_the_numbers_depend_on() -> None:
     name = "CartPole-v1?sutton_barto_reward=true"
     found = evaluate(name, ["random"], 2, seed=3, max_steps=20, info_keys=["a"])
     mission = {"env": "CartPole-v1", "kwargs": {"sutton_barto_reward": True}, "turns": "simultaneous"}
-    policy = {"class": "parallel_envs.policies:RandomAgent", "data": None, "kwargs": {}, "proportion": 1.0}
+    policy: Any = {"class": "parallel_envs.policies:RandomAgent", "data": None, "kwargs": {}, "proportion": 1.0}
     assert found.settings == {
         "missions": {name: mission},
         "policies": {"random": policy},

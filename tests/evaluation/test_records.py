@@ -45,16 +45,9 @@ LOST = Failure(kind="death", error_type="WorkerDied", message="Worker 0 was kill
 
 
 def record(mission: str, episode: int, red: float = 0, blue: float = 0, **fields: Any) -> EpisodeRecord:
-    known: dict[str, Any] = {
-        "mission": mission,
-        "episode": episode,
-        "seed": 1000 + episode,
-        "assignment": {"red": "random", "blue": "runs/spread"},
-        "returns": {"red": red, "blue": blue},
-        "length": 25,
-        "seconds": 0.5,
-    }
-    return EpisodeRecord(**{**known, **fields})
+    assignment, returns = {"red": "random", "blue": "runs/spread"}, {"red": red, "blue": blue}
+    known: Any = {"assignment": assignment, "returns": returns, "length": 25, "seconds": 0.5}
+    return EpisodeRecord(mission=mission, episode=episode, seed=1000 + episode, **{**known, **fields})
 
 
 RESULT = EvaluationResult(
@@ -152,11 +145,10 @@ def test_a_file_that_is_no_evaluation_is_named(text: Any, message: str, tmp_path
 def kept(folder: Path, observations: list[dict[Any, Any]], actions: Any = None) -> Any:
     """The way of an episode to a file and back."""
     steps = len(observations) - 1
-    actions, rewards, flags = actions or [{"a": 1}] * steps, [{"a": 0.5}] * steps, [{"a": False}] * steps
-    parts: dict[str, Any] = {"observations": observations, "actions": actions, "rewards": rewards}
-    trajectory = Trajectory(**parts, terminations=flags, truncations=flags)
-    path = save_episode(folder / "new" / "folder", record("m", 7, trajectory=trajectory))
-    assert path == folder / "new" / "folder" / "m-0007.npz"
+    parts: dict[str, Any] = {"actions": actions or [{"a": 1}] * steps, "rewards": [{"a": 0.5}] * steps}
+    parts |= dict.fromkeys(("terminations", "truncations"), [{"a": False}] * steps)
+    path = save_episode(folder / "new", record("m", 7, trajectory=Trajectory(observations=observations, **parts)))
+    assert path == folder / "new" / "m-0007.npz"
     read = read_episode(path)
     assert read.record == record("m", 7)
     return read.arrays
@@ -167,29 +159,23 @@ def test_an_episode_comes_back_as_arrays_of_each_part_and_agent(tmp_path: Path) 
     arrays = kept(tmp_path, seen, [{"a": np.int64(4)}, {"a": np.int64(2)}])
     names = ("observations", "actions", "rewards", "terminations", "truncations")
     assert arrays.keys() == {f"{part}/a" for part in names}
-    assert arrays["observations/a"].dtype == np.float32
+    assert (arrays["observations/a"].dtype, arrays["terminations/a"].dtype) == (np.float32, np.bool_)
     assert arrays["observations/a"].tolist() == [[0, 0.25], [1, 0.25], [2, 0.25]]
     assert arrays["actions/a"].tolist() == [4, 2]
-    assert arrays["terminations/a"].dtype == np.bool_
     arrays = kept(tmp_path, [{"a": {"camera": np.full((2, 2), n, np.uint8), "joints": (n, [0.5])}} for n in range(2)])
     assert arrays["observations/a/camera"].shape == (2, 2, 2)
     assert arrays["observations/a/joints/0"].tolist() == [0, 1]
     assert arrays["observations/a/joints/1"].tolist() == [[0.5]] * 2
     arrays = kept(tmp_path, [{"a": 1}, {"a": 2, (0, "b"): 7}, {(0, "b"): 8}])  # agents come and go
-    assert arrays["observations/a"].tolist() == [1, 2]
-    assert arrays["steps/observations/a"].tolist() == [0, 1]
-    assert arrays["observations/(0, 'b')"].tolist() == [7, 8]
-    assert arrays["steps/observations/(0, 'b')"].tolist() == [1, 2]
-
-
-def test_what_has_no_fixed_shape_is_kept_as_text(tmp_path: Path) -> None:
-    for seen, text in (
+    assert [arrays[f"{part}observations/a"].tolist() for part in ("", "steps/")] == [[1, 2], [0, 1]]
+    assert [arrays[f"{part}observations/(0, 'b')"].tolist() for part in ("", "steps/")] == [[7, 8], [1, 2]]
+    for values, text in (  # without a fixed shape: text
         ([[1], [1, 2]], ["[1]", "[1, 2]"]),
         (["north", "up"], ["north", "up"]),
         ([None, None], ["None", "None"]),
         ([{"x": 1}, {"y": 1}], ["{'x': 1}", "{'y': 1}"]),
     ):
-        assert kept(tmp_path, [{"a": one} for one in seen])["observations/a"].tolist() == text
+        assert kept(tmp_path, [{"a": one} for one in values])["observations/a"].tolist() == text
 
 
 @pytest.mark.parametrize("mission", ["../../etc/passwd", "ALE/Breakout-v5", "a:b", "..", ""])

@@ -200,17 +200,15 @@ def test_a_policy_whose_code_or_files_have_changed_is_not_resumed(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "careful_agents", raising=False)
-    source, data = tmp_path / "careful_agents.py", tmp_path / "data"
+    source, weights = tmp_path / "careful_agents.py", tmp_path / "data" / "weights"
     source.write_text(CAREFUL.format(action=0))
-    data.mkdir()
-    (data / "weights").write_bytes(b"one")
-    spec, file = f"class=careful_agents:Careful,data={data}", data / "results.json"  # which does not count
+    weights.parent.mkdir()
+    weights.write_bytes(b"one")
+    spec, file = f"class=careful_agents:Careful,data={weights.parent}", weights.with_name("results.json")  # not counted
     begun = evaluate(MISSION, spec, 1, save=file)
     assert evaluate(MISSION, spec, 2, resume=file, save=file).episodes[:1] == begun.episodes
-    if changed == "code":
-        source.write_text(CAREFUL.format(action=1))
-    else:
-        (data / "weights").write_bytes(b"two")
+    source.write_text(CAREFUL.format(action=int(changed == "code")))
+    weights.write_bytes(b"two" if changed == "weights" else b"one")
     with pytest.raises(BadEvaluation, match=r"policy '.*' whose code or files have changed"):
         evaluate(MISSION, spec, 3, resume=file, save=file)
 

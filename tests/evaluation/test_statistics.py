@@ -175,14 +175,14 @@ SETTINGS = {"missions": {"m": {"env": "E-v1", "kwargs": {"size": (3, 3)}}, "n": 
 
 def result(returns: dict[int, float], failed: int | None = None, **changed: Any) -> EvaluationResult:
     """Episodes by their seeds, of two policies; the second has double returns."""
-    fields: dict[str, Any] = {"assignment": {"a": "one", "b": "other"}}
-    episodes = [
-        record(
-            "m", number, {"a": value, "b": 2 * value}, seed=seed, failure=BROKEN if seed == failed else None, **fields
-        )
-        for number, (seed, value) in enumerate(returns.items())
-    ]
+    episodes = []
+    for number, (seed, value) in enumerate(returns.items()):
+        fields: Any = {"assignment": {"a": "one", "b": "other"}, "failure": BROKEN if seed == failed else None}
+        episodes.append(record("m", number, {"a": value, "b": 2 * value}, seed=seed, **fields))
     return EvaluationResult(episodes=tuple(episodes), settings={**SETTINGS, **changed})
+
+
+ONE = result({1: 1.0})
 
 
 def test_results_are_compared_by_seed_without_the_episodes_that_failed_for_one(tmp_path: Path) -> None:
@@ -200,19 +200,9 @@ def test_results_are_compared_by_seed_without_the_episodes_that_failed_for_one(t
 @pytest.mark.parametrize(
     ("call", "first", "second", "text"),
     [
-        (compare_results, result({1: 1.0}), result({2: 1.0}), "Give the same missions and seed"),
-        (
-            compare_results,
-            result({1: 1.0}),
-            result({1: 1.0}, missions={"m": {"env": "F"}}),
-            "The mission 'm' is {'env': ",
-        ),
-        (
-            compare_results,
-            result({1: 1.0}),
-            result({1: 1.0}, max_steps=5),
-            "up to 100 steps in the first and 5 in the sec",
-        ),
+        (compare_results, ONE, result({2: 1.0}), "Give the same missions and seed"),
+        (compare_results, ONE, result({1: 1.0}, missions={"m": {"env": "F"}}), "The mission 'm' is {'env': "),
+        (compare_results, ONE, result({1: 1.0}, max_steps=5), "up to 100 steps in the first and 5 in the second"),
         (compare, {"m": [1.0, 2.0]}, {"m": [1.0]}, "'m' has 2 episodes of the first, 1 of the second"),
         (compare, {"easy": [1.0]}, {"hard": [1.0]}, "no mission in common: easy beside hard"),
     ],
