@@ -5,10 +5,9 @@ The list is read from the classes that check the settings: nothing about a setti
 
 from __future__ import annotations
 
-import contextlib
 import json
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,7 +52,7 @@ def train(
 
     Settings: parallel-envs train --list ppo
     """
-    from parallel_envs.errors import MissingExtra, UntrustedName
+    from parallel_envs.errors import EnvError, MissingExtra, RemoteTraceback, UntrustedName, WorkerDied, WorkerTimeout
     from parallel_envs.extras import require
     from parallel_envs.files import is_file
 
@@ -67,40 +66,28 @@ def train(
     if len(files) > 1:
         raise typer.BadParameter(f"{' and '.join(files)} are two settings files. Give one; overrides are key=value.")
     config, overrides = Path(files[0]) if files else None, [word for word in words or () if word not in files]
+    if resume is None and config is not None and config.is_dir():
+        raise typer.BadParameter(f"{config} is a folder. Give a settings file, or resume a run: --resume {config}.")
+    if resume is None and config is None and not any(word.startswith("env=") for word in overrides):
+        raise typer.BadParameter(
+            "Give a settings file (CONFIG.yaml), settings (env=CartPole-v1 total_steps=100000), or a run to resume "
+            "(--resume DIR)."
+        )
     with plain_errors(MissingExtra):
         require("Training", "torch", "safetensors")
     from parallel_envs.learners.algorithm import Diverged, NothingLearnt
     from parallel_envs.learners.checkpoint import BadCheckpoint
     from parallel_envs.learners.config import BadSettings
     from parallel_envs.learners.run_folder import BadRun, CheckpointNotSaved
+    from parallel_envs.learners.train import begin, go_on
 
     mistakes = BadCheckpoint, BadRun, BadSettings, Diverged, OSError, MissingExtra, UntrustedName
     failed = plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=ExitCode.WENT_WRONG)
-    with plain_errors(*mistakes), failed, _remote_errors():
-        from parallel_envs.learners.train import begin, go_on
-
-        if resume is not None:
-            folder = go_on(resume, config, overrides, trust=modules)
-        elif config is not None and config.is_dir():
-            raise typer.BadParameter(f"{config} is a folder. Give a settings file, or resume a run: --resume {config}.")
-        elif config is not None or any(word.startswith("env=") for word in overrides):
-            folder = begin(config, overrides)
-        else:
-            raise typer.BadParameter(
-                "Give a settings file (CONFIG.yaml), settings (env=CartPole-v1 total_steps=100000), or a run to resume "
-                "(--resume DIR)."
-            )
-    typer.echo(str(folder))
-
-
-@contextlib.contextmanager
-def _remote_errors() -> Iterator[None]:
-    """Print errors of environments and workers with the remote traceback and output. Our own frames add nothing."""
-    from parallel_envs.errors import EnvError, RemoteTraceback, WorkerDied, WorkerTimeout
-
     try:
-        yield
+        with plain_errors(*mistakes), failed:
+            folder = begin(config, overrides) if resume is None else go_on(resume, config, overrides, trust=modules)
     except (EnvError, WorkerDied, WorkerTimeout) as error:
+        # The remote traceback and output are printed. Our own frames add nothing.
         cause, texts = error.__cause__, [str(error), *getattr(error, "__notes__", ())]
         if isinstance(cause, RemoteTraceback):
             texts.insert(0, str(cause))
@@ -109,6 +96,7 @@ def _remote_errors() -> Iterator[None]:
         for text in texts:
             typer.echo(text.strip(), err=True)
         raise typer.Exit(ExitCode.WENT_WRONG) from None
+    typer.echo(str(folder))
 
 
 # ---- the list of settings -------------------------------------------------------------------------------------------

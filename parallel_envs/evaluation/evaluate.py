@@ -31,7 +31,6 @@ from parallel_envs.evaluation.episode import EpisodeSpec, episode_specs
 from parallel_envs.evaluation.missions import Mission, missions_of
 from parallel_envs.evaluation.policies import CHECKPOINT, DIGEST, Candidate, candidates_of, held_checkpoints
 from parallel_envs.evaluation.records import (
-    STRATEGIES,
     BadDocument,
     BadEvaluation,
     EpisodeKey,
@@ -39,7 +38,6 @@ from parallel_envs.evaluation.records import (
     EvaluationConfig,
     EvaluationResult,
     check_whole,
-    check_word,
     plain,
 )
 from parallel_envs.evaluation.running import EpisodeQueue, EvaluationWorker, EvaluationWorkers, RehearsalQueue
@@ -193,10 +191,17 @@ def evaluate(
         raise BadEvaluation(f"proportions={proportions!r} says how policies share agents, but each plays on its own.")
     specs = episode_specs([mission.name for mission in found], episodes, seed, alone)
     num_jobs = check_jobs(jobs, len(specs), len(cores_here()) if isinstance(jobs, str) else 0)
-    everyone, single = _strategies_of(parallel_policy, strategy)
+    if isinstance(strategy, str):
+        if parallel_policy is not False:
+            raise BadEvaluation(f"{parallel_policy=} and {strategy=} both name a strategy for all agents.")
+        parallel_policy, strategy = strategy, None
+    if not isinstance(strategy, Mapping | None):
+        raise BadEvaluation(f"strategy={strategy!r} is neither a name nor a dict of names by agent.")
+    if isinstance(parallel_policy, bool):
+        parallel_policy = "auto" if parallel_policy else "sequential"
     config = EvaluationConfig(
-        strategy=everyone,
-        strategies=single,
+        strategy=parallel_policy,
+        strategies={str(agent): name for agent, name in (strategy or {}).items()},
         action_timeout=action_timeout,
         lateness_budget=lateness_budget,
         episode_timeout=episode_timeout,
@@ -326,22 +331,6 @@ def late_actions_text(result: EvaluationResult) -> str | None:
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------------
-
-
-def _strategies_of(parallel_policy: Any, strategy: Any) -> tuple[Strategy, dict[str, Strategy]]:
-    """Return the strategy of all agents, and the strategies of single agents by the agent's name as text."""
-    everyone: Any = parallel_policy  # `EvaluationConfig` checks the name
-    if isinstance(parallel_policy, bool):
-        everyone = "auto" if parallel_policy else "sequential"
-    if isinstance(strategy, str):
-        if parallel_policy is not False:
-            raise BadEvaluation(f"{parallel_policy=} and {strategy=} both name a strategy for all agents.")
-        return strategy, {}  # type: ignore[return-value]  # `EvaluationConfig` checks the name
-    if not isinstance(strategy, Mapping | None):
-        raise BadEvaluation(f"strategy={strategy!r} is neither a name nor a dict of names by agent.")
-    for agent, name in (strategy or {}).items():
-        check_word(f"strategy={name!r} of the agent {str(agent)!r}", name, STRATEGIES)
-    return everyone, {str(agent): name for agent, name in (strategy or {}).items()}
 
 
 def check_jobs(jobs: Any, num_episodes: int, num_cores: int) -> int:

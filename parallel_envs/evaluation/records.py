@@ -41,8 +41,6 @@ FailureKind = Literal["policy", "env", "nonsense", "timeout", "death", "run"]
 """The cause of a failure: a policy that raised or could not be made; an environment that did; a policy whose action is
 not in its space; an episode that took too long; a worker that died; the evaluation itself."""
 
-STRATEGIES: tuple[str, ...] = words(Strategy)
-
 
 # ---- settings -------------------------------------------------------------------------------------------------------
 
@@ -95,7 +93,9 @@ class EvaluationConfig:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and 0.0 < value < math.inf):
                 raise BadEvaluation(f"{name}={value!r} is not a number of seconds above 0, nor None for no limit.")
-        check_word(f"parallel_policy={self.strategy!r}", self.strategy, STRATEGIES)
+        check_word(f"parallel_policy={self.strategy!r}", self.strategy, words(Strategy))
+        for agent, name in self.strategies.items():
+            check_word(f"strategy={name!r} of the agent {agent!r}", name, words(Strategy))
 
     def strategy_of(self, agent: Any) -> Strategy:
         """Return the strategy that was requested for one agent."""
