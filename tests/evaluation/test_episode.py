@@ -158,7 +158,7 @@ def test_a_late_action_is_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch, seconds: Any, settings: Any, actions: list[int], num_late: int, num_asked: int
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("parallel_envs.wrappers.rules.time", clock)
+    monkeypatch.setattr(episode_module, "time", clock)
     policies = {"red": Slow(clock, *seconds), "blue": Slow(clock)}
     turns = Actions(policies.__getitem__, Course(), EvaluationConfig(**{"action_timeout": 0.25, **settings}), 0)
     found = [turns.act(SEEN, step) for step in range(len(actions))]
