@@ -66,7 +66,9 @@ def train(
     if len(files) > 1:
         raise typer.BadParameter(f"{' and '.join(files)} are two settings files. Give one; overrides are key=value.")
     config, overrides = Path(files[0]) if files else None, [word for word in words or () if word not in files]
-    if resume is None and config is not None and config.is_dir():
+    with plain_errors(OSError):  # a name that is too long
+        is_folder = config is not None and config.is_dir()
+    if resume is None and is_folder:
         raise typer.BadParameter(f"{config} is a folder. Give a settings file, or resume a run: --resume {config}.")
     if resume is None and config is None and not any(word.startswith("env=") for word in overrides):
         raise typer.BadParameter(

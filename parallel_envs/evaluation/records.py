@@ -345,7 +345,7 @@ class EvaluationResult:
         if document.get("schema") != SCHEMA:
             raise BadDocument(f"{path} has schema {document.get('schema')!r}, and this version reads {SCHEMA}.")
         found = read_as(EvaluationResult, document, str(path))
-        read_as(_KnownSettings, found.settings, str(path), "settings")
+        _check_settings(found.settings, str(path))
         return found
 
 
@@ -402,16 +402,19 @@ def record_values(record: EpisodeRecord) -> dict[str, Any]:
     return {**plain(values), "late": record.late, "failure": failure}
 
 
-@dataclass(frozen=True)
-class _KnownSettings:
-    """The settings in a document that statistics and tables rely on."""
+def _check_settings(settings: Mapping[str, Any], where: str) -> None:
+    """Raise BadDocument for settings that statistics and tables could not use."""
+    from pydantic import BaseModel  # late: workers do not need it
 
-    missions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    policies: Mapping[str, Mapping[str, Any]] | Sequence[Any] = ()
-    strategy: Mapping[str, Any] | None = None
-    seed: int = 0
-    max_steps: int = 1
-    episodes: int = 1
+    class KnownSettings(BaseModel, strict=True):  # strict: True is no seed
+        missions: Mapping[str, Mapping[str, Any]] = {}
+        policies: Mapping[str, Mapping[str, Any]] | Sequence[Any] = ()
+        strategy: Mapping[str, Any] | None = None
+        seed: int = 0
+        max_steps: int = 1
+        episodes: int = 1
+
+    read_as(KnownSettings, settings, where, "settings")
 
 
 def read_as(kind: type[Kind], values: Any, where: str, block: str = "") -> Kind:
