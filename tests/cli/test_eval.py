@@ -169,7 +169,9 @@ TRUST = ["--trust", "tests"]
 
 
 @pytest.mark.parametrize("jobs", ["2", pytest.param("0", marks=pytest.mark.slow)])
-def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) -> None:
+def test_ctrl_c_says_how_to_go_on_and_that_is_enough(
+    jobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, straight = tmp_path / "it's here.json", tmp_path / "straight.json"
     words = ["eval", *CART, "-p", "tests.cli.agents:Slow", "-e", "20", "-s", "9", "--seed", "5", "-o"]
     process = subprocess.Popen(
@@ -196,6 +198,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) 
     assert rest.exit_code == 1, "the threshold too is kept"
     assert "below 500." in told(rest)
     assert "were played, and are saved" not in told(rest)
+    monkeypatch.setattr("tests.cli.agents.Slow.wrong", lambda self: None)  # no need to be slow here
     assert command(*words, str(straight)).exit_code == 0
     one, other = EvaluationResult.from_json(file), EvaluationResult.from_json(straight)
     assert one.episodes == other.episodes
