@@ -186,7 +186,7 @@ def test_a_process_of_agents_that_dies_costs_its_episode_one_attempt(tmp_path: P
     assert sorted(record.attempts for record in found.episodes) == [1, 1, 1, 2]
 
 
-@pytest.mark.parametrize("jobs", [0, 4])
+@pytest.mark.parametrize("jobs", [pytest.param(0, marks=pytest.mark.slow), 4])
 def test_each_agent_has_a_strategy_of_its_own(jobs: int, tmp_path: Path) -> None:
     plain, file = evaluate({"m": Course}, Counting(), 3), tmp_path / "r.json"
     asked: dict[str, Strategy] = {"red": "process", "green": "auto", "blue": "thread"}

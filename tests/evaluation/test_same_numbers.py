@@ -74,11 +74,11 @@ def reference() -> dict[str, EvaluationResult]:
 @pytest.mark.parametrize(
     ("which", "jobs", "context"),
     [
-        ("chance", 1, "forkserver"),
         ("memory", 2, "forkserver"),
         ("memory", 5, "fork"),
         ("others", 2, "fork"),
         ("chance", 2, "spawn"),
+        pytest.param("chance", 1, "forkserver", marks=pytest.mark.slow),
         pytest.param("memory", 1, "fork", marks=pytest.mark.slow),
         pytest.param("chance", 2, "forkserver", marks=pytest.mark.slow),
         pytest.param("chance", 5, "fork", marks=pytest.mark.slow),
