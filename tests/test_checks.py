@@ -44,7 +44,7 @@ from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
 from parallel_envs.learners.agent import configs_by_name
 from parallel_envs.learners.config import BadSettings, TrainSettings, read_config, read_settings
-from parallel_envs.learners.loops.options import LoopOptions
+from parallel_envs.learners.loops.loop import LoopOptions
 from parallel_envs.learners.meta.config import TrainBlock, load_settings
 from parallel_envs.rollouts import collect
 from parallel_envs.tasks import CurriculumTasks, CycleTasks, FixedTasks, ScoredTasks, UniformTasks, split_tasks

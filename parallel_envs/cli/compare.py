@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +11,6 @@ import typer
 from parallel_envs.cli.outputs import console, plain_errors
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from parallel_envs.evaluation import EvaluationResult
     from parallel_envs.evaluation.comparison import Comparison
 
@@ -34,34 +31,36 @@ def compare(
     Example: parallel-envs compare careful.json careless.json
     """
     from parallel_envs.evaluation import EvaluationResult
-    from parallel_envs.evaluation.tables import comparison_table
+    from parallel_envs.evaluation.comparison import cross_play, elo_ratings, pairings_of, policies_alone
+    from parallel_envs.evaluation.statistics import comparable_missions
+    from parallel_envs.evaluation.tables import comparison_table, cross_play_table
 
     with plain_errors(ValueError):
-        one = EvaluationResult.from_json(first)
+        one, tables = EvaluationResult.from_json(first), []
         if second is not None:
             other = EvaluationResult.from_json(second)
             for file, result in ((first, one), (second, other)):
-                if len(names := _policies_alone(result)) > 1:
+                if len(names := policies_alone(result)) > 1:
                     raise ValueError(
                         f"{file} has several policies, each on its own: {', '.join(map(repr, names))}. Give that file "
                         "alone to compare them."
                     )
             tables = [comparison_table(_comparisons(one, other))]
-        elif len(policies := _policies_alone(one)) > 1:
+        elif len(policies := policies_alone(one)) > 1:
             rows: dict[str, Comparison] = {}
             for policy in policies[1:]:
                 found = _comparisons(one, one, policies[0], policy)
                 rows |= {f"{policies[0]} - {policy}: {name}": comparison for name, comparison in found.items()}
             tables = [comparison_table(rows)]
-        else:
-            tables = list(_cross_play_tables(one))
+        elif all(pairing.first == pairing.second for pairing in pairings_of(one)):
+            raise ValueError("No two policies met in this evaluation. Give a second file, or evaluate with --versus.")
+        else:  # separately for each environment, because returns have no common mean
+            for group in comparable_missions(one):
+                episodes = tuple(record for record in one.episodes if record.mission in group)
+                if met := pairings_of(dataclasses.replace(one, episodes=episodes)):
+                    tables.append(cross_play_table(cross_play(met), elo_ratings(met)))
     for table in tables:
         console().print(table)
-
-
-def _policies_alone(result: EvaluationResult) -> list[str]:
-    """Return the policies that each played on its own."""
-    return list(dict.fromkeys(record.alone for record in result.episodes if record.alone))
 
 
 def _comparisons(
@@ -79,17 +78,3 @@ def _comparisons(
             scores = ({name: one[name] for name in both} for one in (ours, theirs))
             rows[title] = compare_scores(*scores)
     return rows
-
-
-def _cross_play_tables(result: EvaluationResult) -> Iterator[Table]:
-    """Yield cross-play and ratings, separately for each environment, because returns have no common mean."""
-    from parallel_envs.evaluation.comparison import cross_play, elo_ratings, pairings_of
-    from parallel_envs.evaluation.statistics import comparable_missions
-    from parallel_envs.evaluation.tables import cross_play_table
-
-    if all(pairing.first == pairing.second for pairing in pairings_of(result)):
-        raise ValueError("No two policies met in this evaluation. Give a second file, or evaluate with --versus.")
-    for group in comparable_missions(result):
-        part = dataclasses.replace(result, episodes=tuple(one for one in result.episodes if one.mission in group))
-        if met := pairings_of(part):
-            yield cross_play_table(cross_play(met), elo_ratings(met))

@@ -23,7 +23,7 @@ import typer
 
 from parallel_envs import __version__
 from parallel_envs.choices import StartMethod
-from parallel_envs.cli.outputs import console
+from parallel_envs.cli.outputs import ExitCode, console
 
 _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[bold red]problem[/]"}
 
@@ -51,7 +51,7 @@ def doctor(
     else:
         _show(machine, found)
     if any(finding.level == "problem" for finding in found):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.WENT_WRONG)
 
 
 def _show(machine: Machine, found: Sequence[Finding]) -> None:
@@ -67,8 +67,7 @@ def _show(machine: Machine, found: Sequence[Finding]) -> None:
     installed = [f"{name}=={version}" for name, version in machine.versions.items() if version is not None]
     missing = [name for name, version in machine.versions.items() if version is None]
     lines = [f"installed: {', '.join(installed)}", *([f"not installed: {', '.join(missing)}"] if missing else [])]
-    lines.append("Worker processes work here." if not problems else f"Problems: {problems}.")
-    for line in lines:
+    for line in (*lines, f"Problems: {problems}." if problems else "Worker processes work here."):
         shown.print(line, markup=False, highlight=False)
 
 
@@ -83,7 +82,6 @@ DISTRIBUTIONS = (
 
 TRIAL_WORKERS = 2
 _TRIAL_SECONDS = 60.0
-_UNLIMITED = 1 << 60  # control groups of version 1 say "no limit" by a number near the largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class StartTrial:
     """The outcome of starting a few workers by one start method, each with an environment."""
 
     seconds: float | None = None
@@ -122,13 +120,13 @@ class Machine:
     user_processes: int | None  # the number of processes and threads that this user may have (`ulimit -u`)
     shared_memory_error: str | None  # the error if memory cannot be shared with workers
     watches_processes: bool  # whether the system tells when a process ends
-    trials: Mapping[str, Trial]  # by start method
+    trials: Mapping[str, StartTrial]  # by start method
     versions: Mapping[str, str | None]
 
 
 def look(start_methods: tuple[StartMethod, ...]) -> Machine:
     """Return the facts of this machine. Starts workers by each of these methods."""
-    from parallel_envs.engine import SharedBlock
+    from parallel_envs.engine import SharedBlock, cores_here
 
     def soft_and_hard(name: str) -> list[int | None]:
         try:
@@ -161,7 +159,7 @@ def look(start_methods: tuple[StartMethod, ...]) -> Machine:
         release=platform.release(),
         python=platform.python_version(),
         cores=os.cpu_count() or 1,
-        usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        usable_cores=len(cores_here()) or os.cpu_count() or 1,
         limits=limits(),
         memory_available_bytes=_kilobytes(Path("/proc/meminfo"), "MemAvailable:"),
         descriptors=descriptors,
@@ -175,7 +173,7 @@ def look(start_methods: tuple[StartMethod, ...]) -> Machine:
     )
 
 
-def try_start_method(method: StartMethod) -> Trial:
+def try_start_method(method: StartMethod) -> StartTrial:
     """Start two workers, make an environment in each, and stop them."""
     import gymnasium
 
@@ -188,14 +186,14 @@ def try_start_method(method: StartMethod) -> Trial:
         with contextlib.closing(open_pool(TRIAL_WORKERS, settings)) as pool:
             request = pool.call_all(HOST, "build", pool.new_key(), gymnasium.make, "CartPole-v1")
             if not pool.wait(request, _TRIAL_SECONDS):
-                return Trial(error=f"the workers did not answer within {_TRIAL_SECONDS:g} s")
+                return StartTrial(error=f"the workers did not answer within {_TRIAL_SECONDS:g} s")
             if request.replies:
-                return Trial(error=f"a worker failed: {next(iter(request.replies.values()))}")
+                return StartTrial(error=f"a worker failed: {next(iter(request.replies.values()))}")
             seconds, pids = time.perf_counter() - began, [pool.pid(worker) for worker in pool.all_workers]
             memory = [_kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss:") or 0 for pid in pids]
-            return Trial(seconds=seconds, memory_bytes_each=max(memory))
+            return StartTrial(seconds=seconds, memory_bytes_each=max(memory))
     except Exception as error:  # noqa: BLE001  # any error is a finding
-        return Trial(error=f"{type(error).__name__}: {error}")
+        return StartTrial(error=f"{type(error).__name__}: {error}")
 
 
 def _lines(file: Path) -> list[str]:
@@ -211,41 +209,24 @@ def _kilobytes(file: Path, name: str) -> int | None:
 
 
 def limits(mount: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Limits:
-    """Return the limits of this process, of control groups version 1 or 2. There are none on other systems.
+    """Return the limits of this process's control group (version 2) and the groups above it: the tightest of each."""
+    path = next((line[3:] for line in _lines(own) if line.startswith("0::")), None)
+    group, shares = mount / str(path).lstrip("/"), []
+    use: dict[str, list[tuple[int, int]]] = {"memory": [], "pids": []}
+    for folder in [] if path is None else [group, *group.parents][: len(group.parts) - len(mount.parts) + 1]:
+        if len(numbers := _numbers(folder / "cpu.max")) == 2:
+            shares.append(numbers[0] / numbers[1])  # the quota in each period
+        for name, found in use.items():
+            if most := _numbers(folder / f"{name}.max"):
+                found.append((most[0], sum(_numbers(folder / f"{name}.current"))))
+    memory, processes = (min(found, default=(None, 0)) for found in use.values())
+    return Limits(min(shares, default=None), *memory, *processes)
 
-    A process's own group or any group above it may have a limit; the tightest one counts.
-    """
-    fields = [line.split(":", 2) for line in _lines(own) if line.count(":") >= 2]
-    # The path of the group for each controller; the path in version 2 has the empty name.
-    paths = {controller: path for _, controllers, path in fields for controller in controllers.split(",")}
 
-    def groups(controller: str) -> Iterator[Path]:
-        for root, path in ((mount / controller, paths.get(controller)), (mount, paths.get(""))):
-            if path is not None:
-                group = root / path.lstrip("/")
-                yield from (folder for folder in (group, *group.parents) if folder == root or root in folder.parents)
-
-    def numbers(group: Path, *files: str) -> list[int]:
-        """Return the numbers in these files, or nothing if one of them says "no limit"."""
-        words = [word for file in files for line in _lines(group / file) for word in line.split()]
-        found = [int(word) for word in words if word.isdecimal() and int(word) < _UNLIMITED]
-        return found if len(found) == len(words) else []
-
-    def tightest(controller: str, *names: tuple[str, str]) -> tuple[int | None, int]:
-        """Return the lowest limit and the use of it. `names` holds the file names of both for each cgroup version."""
-        found = [
-            (limit[0], (numbers(group, used) or [0])[0])
-            for group in groups(controller)
-            for most, used in names
-            if (limit := numbers(group, most))
-        ]
-        return min(found) if found else (None, 0)
-
-    memory = tightest("memory", ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
-    processes = tightest("pids", ("pids.max", "pids.current"))
-    of_cpu = ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # quota and period
-    shares = [found for group in groups("cpu") for files in of_cpu if len(found := numbers(group, *files)) == 2]
-    return Limits(min((quota / period for quota, period in shares), default=None), *memory, *processes)
+def _numbers(file: Path) -> list[int]:
+    """Return the numbers in a file of a control group, or nothing if it is missing or says "max"."""
+    words = " ".join(_lines(file)).split()
+    return [int(word) for word in words] if all(map(str.isdecimal, words)) else []
 
 
 # ---- findings -------------------------------------------------------------------------------------------------------
@@ -275,19 +256,19 @@ def findings(machine: Machine, num_workers: int) -> list[Finding]:
     return [*_of_system(machine), *_of_limits(machine, num_workers)]
 
 
+def _judged(fits: bool, subject: str, fact: str, advice: str, level: Literal["note", "problem"] = "problem") -> Finding:
+    return Finding("ok", subject, fact) if fits else Finding(level, subject, fact, advice)
+
+
 def _of_system(machine: Machine) -> Iterator[Finding]:
     fact = f"{machine.system} {machine.release}, Python {machine.python}"
-    if machine.watches_processes:
-        yield Finding("ok", "system", fact)
-    else:
-        fact = f"{fact}: it does not tell when a process ends, so no worker process can be watched"
-        advice = f"Use Linux 5.3 or later, allow pidfd_open in the sandbox, or say {_USE_THREADS}."
-        yield Finding("problem", "system", fact, advice)
-    if machine.shared_memory_error is not None:
-        advice = f"Allow memfd_create in the sandbox, or say {_USE_THREADS}."
-        yield Finding("problem", "shared memory", f"cannot be created: {machine.shared_memory_error}", advice)
-    else:
-        yield Finding("ok", "shared memory", "anonymous (memfd): workers need neither /dev/shm nor its size")
+    if not machine.watches_processes:
+        fact += ": it does not tell when a process ends, so no worker process can be watched"
+    advice = f"Use Linux 5.3 or later, allow pidfd_open in the sandbox, or say {_USE_THREADS}."
+    yield _judged(machine.watches_processes, "system", fact, advice)
+    error, fact = machine.shared_memory_error, "anonymous (memfd): workers need neither /dev/shm nor its size"
+    fact = fact if error is None else f"cannot be created: {error}"
+    yield _judged(error is None, "shared memory", fact, f"Allow memfd_create in the sandbox, or say {_USE_THREADS}.")
     works = [method for method, trial in machine.trials.items() if trial.error is None]
     for method, trial in machine.trials.items():
         if trial.error is None:
@@ -305,7 +286,6 @@ def _of_system(machine: Machine) -> Iterator[Finding]:
 
 def _of_limits(machine: Machine, num_workers: int) -> Iterator[Finding]:
     group = machine.limits
-
     fact, advice = f"{machine.usable_cores} of {machine.cores} cores may be used", ""
     if group.cores is not None and group.cores < machine.usable_cores:
         fact += f", and the control group gives them the time of {group.cores:g}"
@@ -314,7 +294,7 @@ def _of_limits(machine: Machine, num_workers: int) -> Iterator[Finding]:
         advice = "Workers take turns on one core: stay with --jobs 0 or SyncVectorEnv."
     elif num_workers > machine.usable_cores:
         advice = f"{num_workers} workers take turns on them, which pays only where they wait for something."
-    yield Finding("note" if advice else "ok", "cores", fact, advice)
+    yield _judged(not advice, "cores", fact, advice, "note")
 
     each = max((trial.memory_bytes_each for trial in machine.trials.values()), default=0)
     allowed = None if group.memory_bytes is None else max(0, group.memory_bytes - group.memory_used_bytes)
@@ -323,10 +303,8 @@ def _of_limits(machine: Machine, num_workers: int) -> Iterator[Finding]:
         yield Finding("note", "memory", "the free memory, or the memory of a worker, is not known")
     else:
         fact = f"{_bytes(free)} are free; a worker takes {_bytes(each)}, and its environment takes more"
-        most = max(1, free // each)
-        advice = f"{num_workers} workers do not fit. Use at most {most}, with several envs each."
-        fits = each * num_workers <= free
-        yield Finding("ok", "memory", fact) if fits else Finding("problem", "memory", fact, advice)
+        advice = f"{num_workers} workers do not fit. Use at most {max(1, free // each)}, with several envs each."
+        yield _judged(each * num_workers <= free, "memory", fact, advice)
 
     if machine.descriptors is None:
         yield Finding("ok", "descriptors", "no limit")
@@ -338,21 +316,16 @@ def _of_limits(machine: Machine, num_workers: int) -> Iterator[Finding]:
         if hard is not None and needed > hard:
             fewer = f", or use at most {room} workers with several envs each" if room else ""
             advice = f"{num_workers} workers need {needed:,}, and your hard limit is {hard:,}: raise it{fewer}."
-        fits = room >= num_workers
-        yield Finding("ok", "descriptors", fact) if fits else Finding("problem", "descriptors", fact, advice)
+        yield _judged(room >= num_workers, "descriptors", fact, advice)
 
-    left, fact, advice = machine.user_processes, "are allowed for your user (ulimit -u)", "`ulimit -u`"
+    left, fact, name = machine.user_processes, "are allowed for your user (ulimit -u)", "`ulimit -u`"
     if group.processes is not None:
         left = max(0, group.processes - group.processes_used)
-        fact, advice = "more are allowed by the control group", "pids.max (docker: --pids-limit)"
+        fact, name = "more are allowed by the control group", "pids.max (docker: --pids-limit)"
     needed = _THREADS_EACH * num_workers + _SPARE_PROCESSES
-    if left is None:
-        yield Finding("ok", "processes", "no limit")
-    elif left >= needed:
-        yield Finding("ok", "processes", f"{left:,} processes and threads {fact}")
-    else:
-        advice = f"{num_workers} workers may need {needed}: raise {advice}."
-        yield Finding("problem", "processes", f"{left:,} processes and threads {fact}", advice)
+    fact = "no limit" if left is None else f"{left:,} processes and threads {fact}"
+    advice = f"{num_workers} workers may need {needed}: raise {name}."
+    yield _judged(left is None or left >= needed, "processes", fact, advice)
 
 
 def _bytes(number: float) -> str:

@@ -6,20 +6,19 @@ import contextlib
 import dataclasses
 import shlex
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from parallel_envs.choices import Recorded, Strategy, Turns
-from parallel_envs.cli.outputs import BadThreshold, Format, Outputs, Threshold, plain_errors, show, trusted
+from parallel_envs.cli.outputs import ExitCode, Format, Outputs, Threshold, console, plain_errors, text_of, trusted
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import Candidate, EvaluationResult
 
-_INTERRUPTED = 130  # the exit code that shells expect after a Ctrl-C
 _PARALLEL = "--parallel-policy"
 _OPTIONS = {
     **{name: f"--{name}" for name in ("proportions", "episodes", "jobs", "seed", "turns", "strategy")},
@@ -27,19 +26,30 @@ _OPTIONS = {
     "max_steps": "--steps",
 }
 """Options by the names of the arguments of `evaluate`, which its errors use."""
-_KEPT: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("jobs", "turns", "format", "record", "videos", "save_episodes"), (str,)),
-    **dict.fromkeys(("strict", "allow_late"), (bool,)),
-    "cogs": (int,),
-    "fail_below": (list,),
-}
-"""Options that the results file keeps for `--resume` (`EvaluationResult.options`), and their types in the file."""
 _SETTINGS = {
     **{name: name for name in ("episodes", "seed", "parallel_policy", "strategy", "episode_timeout")},
-    "steps": "max_steps",
-    "action_timeout_ms": "action_timeout",
+    "max_steps": "steps",
+    "action_timeout": "action_timeout_ms",
 }
-"""Options whose values are in the settings of the results file, and their names there."""
+"""The arguments of `evaluate` that numbers depend on, and their options. The results file has their values, too."""
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptOptions:
+    """The options that the results file keeps for `--resume` (`EvaluationResult.options`)."""
+
+    mission: list[str] | dict[str, str] | None = None
+    policy: list[str] | dict[str, str] | None = None
+    cogs: int | None = None
+    jobs: str | None = None
+    turns: Turns | None = None
+    strict: bool | None = None
+    allow_late: bool | None = None
+    format: Format | None = None
+    record: Recorded | None = None
+    videos: Path | None = None
+    save_episodes: Path | None = None
+    fail_below: list[str] | None = None
 
 
 class EvalCommand(TyperCommand):
@@ -156,8 +166,11 @@ def evaluate(
     from parallel_envs.evaluation import BadEvaluation, missions_of
     from parallel_envs.evaluation.evaluate import earlier_result, late_actions_text, mission_texts, policy_texts
     from parallel_envs.evaluation.policies import held_checkpoints
+    from parallel_envs.evaluation.records import BadDocument, read_as
+    from parallel_envs.evaluation.tables import tables
+    from parallel_envs.extras import is_installed
 
-    mistakes = BadEvaluation, BadThreshold, ParallelEnvsError, OSError
+    mistakes = BadDocument, BadEvaluation, ParallelEnvsError, OSError
     values = {name: value for name, value in locals().items() if name in context.params}
     sources = {name: context.get_parameter_source(name) for name in values}
     given = {name for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
@@ -166,7 +179,9 @@ def evaluate(
             values["trust"] = trust = trusted(trust)
             earlier = earlier_result(resume)
             if earlier is not None:
-                values |= _kept_options(earlier, given, str(resume))
+                options = {name: value for name, value in earlier.options.items() if name not in given}
+                kept = read_as(KeptOptions, options, str(resume), "options")
+                values |= {name: value for name, value in vars(kept).items() if value is not None}
                 for name in {"mission", "policy"} - given:
                     _check_trusted(name, values[name], str(resume), trust)
                 _start_early(values["jobs"])
@@ -203,58 +218,53 @@ def evaluate(
                 threshold.check(missions, names)
             outputs = Outputs(output or resume, values["save_episodes"], values["record"], values["videos"])
             outputs.check()
-            jobs = values["jobs"]
-            if jobs != "auto" and not jobs.isdecimal():
-                raise typer.BadParameter(f"--jobs {jobs!r} is neither a whole number from 0 up nor 'auto'.")
             strategies = [word.rpartition("=") for word in strategy or ()]
             if wrong := ["".join(parts) for parts in strategies if not parts[0] or not parts[2]]:
                 text = f"--strategy {wrong[0]!r} does not have the form AGENT=HOW, such as agent_0=thread."
                 raise typer.BadParameter(text)
-            settings = {  # numbers depend on these
-                "episodes": episodes,
-                "seed": seed,
-                "parallel_policy": parallel_policy,
-                "strategy": {agent: name for agent, _, name in strategies} or None,
-                "action_timeout": action_timeout_ms / 1000 or None,
-                "episode_timeout": episode_timeout or None,
-                "max_steps": steps,
-            }
+            values["strategy"] = {agent: name for agent, _, name in strategies} or None
+            values["action_timeout_ms"] = action_timeout_ms / 1000 or None
+            values["episode_timeout"] = episode_timeout or None
+            settings = {name: values[option] for name, option in _SETTINGS.items()}
             if earlier is not None:
-                kept = [setting for option, setting in _SETTINGS.items() if option not in given]
-                kept += ["lateness_budget", "info_keys"]
-                settings |= {name: earlier.settings[name] for name in kept if name in earlier.settings}
-            options = {name: values[name] for name in _KEPT if values[name] is not None}
-            options = {name: str(one) if isinstance(one, Path) else one for name, one in options.items()}
+                replaced = [name for name, option in _SETTINGS.items() if option in given]
+                known = {*_SETTINGS, "lateness_budget", "info_keys"} - {*replaced}
+                settings |= {name: value for name, value in earlier.settings.items() if name in known}
+            kept_now = {field.name: values[field.name] for field in dataclasses.fields(KeptOptions)}
+            options = {name: str(one) if isinstance(one, Path) else one for name, one in kept_now.items() if one}
             texts = {"mission": mission_texts(values["mission"]), "policy": policy_texts(values["policy"], names)}
-            result, went_wrong = _play(
+            result, stopped = _play(
                 outputs,
                 missions=missions,
                 policies=candidates,
                 num_agents=values["cogs"],
                 versus=share,
-                jobs=jobs if jobs == "auto" else int(jobs),
+                jobs=int(values["jobs"]) if values["jobs"].isdecimal() else values["jobs"],
                 strict=values["strict"],
                 resume=resume,
-                preload=slow_imports(candidates),
-                options={**texts, **options},
+                preload=("torch",) if is_installed("torch") and any(one.held for one in candidates) else (),  # slow
+                options={**options, **texts},
                 **settings,
             )
-        show(result, values["format"])
-        with plain_errors(*mistakes, words=_OPTIONS, exit_code=1):
+        if values["format"] == "table":
+            console().print(*tables(result), sep="\n")
+        else:
+            typer.echo(text_of(result, values["format"]), nl=False)
+        with plain_errors(*mistakes, words=_OPTIONS, exit_code=ExitCode.WENT_WRONG):
             outputs.write(result, missions, candidates)
-    missed = [text for threshold in thresholds for text in threshold.missed_by(result)]
-    late, late_is_error = late_actions_text(result), not values["allow_late"]
-    lines = list(missed)
-    if late is not None:
-        lines.append(f"{late}{' With --allow-late this is no error.' if late_is_error else ''}")
+    lines = [text for threshold in thresholds for text in threshold.missed_by(result)]
+    went_wrong = stopped or bool(lines or result.failures) or not outputs.complete
+    if (late := late_actions_text(result)) is not None:
+        lines.append(late if values["allow_late"] else f"{late} With --allow-late this is no error.")
+        went_wrong |= not values["allow_late"]
     if result.missing:
         lines.append(_how_to_resume(result, outputs.result_file, values))
     for line in lines:
         typer.echo(line, err=True)
-    if result.interrupted and not went_wrong:
-        raise typer.Exit(_INTERRUPTED)
-    if went_wrong or missed or result.failures or not outputs.complete or (late is not None and late_is_error):
-        raise typer.Exit(1)
+    if result.interrupted and not stopped:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if went_wrong:
+        raise typer.Exit(ExitCode.WENT_WRONG)
 
 
 def _start_early(jobs: str) -> None:
@@ -268,16 +278,6 @@ def _start_early(jobs: str) -> None:
         start_supervisor(preload=("parallel_envs.engine.worker", "parallel_envs.evaluation.running"))
 
 
-def slow_imports(candidates: Sequence[Candidate]) -> tuple[str, ...]:
-    """Return modules that every worker needs for these policies and takes seconds to import."""
-    from parallel_envs.evaluation.policies import is_trained
-    from parallel_envs.extras import is_installed
-    from parallel_envs.policies.specs import PolicySpec
-
-    trained = any(isinstance(one.source, PolicySpec) and is_trained(one.source) for one in candidates)
-    return ("torch",) if trained and is_installed("torch") else ()  # the policy itself reports a missing torch
-
-
 def _candidates(values: Mapping[str, Any], earlier: EvaluationResult | None) -> list[Candidate]:
     from parallel_envs.evaluation import candidates_of
 
@@ -289,11 +289,10 @@ def _candidates(values: Mapping[str, Any], earlier: EvaluationResult | None) -> 
             raise typer.BadParameter(text) from None
         return candidates_of(values["policy"], numbers, values["trust"])
     found = candidates_of(values["policy"], None, values["trust"])
-    policies = None if earlier is None else earlier.settings.get("policies")
+    policies = {} if earlier is None else earlier.settings.get("policies")
     known = policies if isinstance(policies, dict) else {}
-    return [
-        dataclasses.replace(one, proportion=known.get(one.name, {}).get("proportion", one.proportion)) for one in found
-    ]
+    proportions = [known.get(one.name, {}).get("proportion", one.proportion) for one in found]
+    return [dataclasses.replace(one, proportion=own) for one, own in zip(found, proportions, strict=True)]
 
 
 def _play(outputs: Outputs, **arguments: Any) -> tuple[EvaluationResult, bool]:
@@ -324,43 +323,17 @@ def _play(outputs: Outputs, **arguments: Any) -> tuple[EvaluationResult, bool]:
 # ---- resuming -------------------------------------------------------------------------------------------------------
 
 
-def _kept_options(earlier: EvaluationResult, given: Collection[str], file: str) -> dict[str, Any]:
-    """Return the options that a results file keeps, except those that are given on the command line now."""
-    from parallel_envs.evaluation import BadEvaluation
-
-    kept: dict[str, Any] = {}
-    for name, types in {**_KEPT, "mission": (list, dict), "policy": (list, dict)}.items():
-        value = earlier.options.get(name)
-        if name in given or value is None:
-            continue
-        parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [""]
-        is_known = name != "format" or value in get_args(Format)
-        if not isinstance(value, types) or not is_known or not all(isinstance(part, str) for part in parts):
-            option = f"--{name.replace('_', '-')}"
-            raise BadEvaluation(f"{file} is damaged: its option {name!r} is {value!r}. Add {option}.")
-        kept[name] = Path(str(value)) if name in ("videos", "save_episodes") else value
-    return kept
-
-
 def _check_trusted(option: str, named: Any, file: str, trust: Sequence[str]) -> None:
     """Raise UntrustedName for missions and policies that only a results file names, if they may run foreign code."""
-    from parallel_envs.errors import UntrustedName
-    from parallel_envs.evaluation import BadEvaluation
+    from parallel_envs.evaluation import candidates_of
     from parallel_envs.evaluation.missions import check_trusted
-    from parallel_envs.policies.specs import PolicySpec
     from parallel_envs.trust import check_policy
 
     for text in (named.values() if isinstance(named, Mapping) else named) or ():
         if option == "mission":
             check_trusted(text, file, trust)
         else:
-            try:
-                spec = PolicySpec.parse(text, trust)
-            except UntrustedName:
-                raise
-            except (TypeError, ValueError) as error:
-                raise BadEvaluation(f"{file}: {error}") from None
-            check_policy(spec.class_path, file, trust)
+            check_policy(candidates_of(text, trust=trust)[0].source.class_path, file, trust)
 
 
 def _how_to_resume(result: EvaluationResult, file: Path | None, values: Mapping[str, Any]) -> str:
@@ -372,16 +345,15 @@ def _how_to_resume(result: EvaluationResult, file: Path | None, values: Mapping[
     text = f"{played} of {played + len(result.missing)} episodes were played"
     if file is None:
         return f"{text}, and cannot be resumed: there is no --output FILE.json."
-    modules: list[str] = list(values["trust"])
-    untrusted: str | None = ""
-    while untrusted is not None:
-        untrusted = None
+    modules, checked = list(values["trust"]), 0
+    while checked < 2:
+        option = ("mission", "policy")[checked]
         try:
-            for option in ("mission", "policy"):
-                _check_trusted(option, values[option], str(file), modules)
+            _check_trusted(option, values[option], str(file), modules)
+            checked += 1
         except UntrustedName as error:
-            if error.module not in modules:
-                modules.append(untrusted := error.module)
+            checked += error.module in modules
+            modules += [] if error.module in modules else [error.module]
     words = ["eval --resume", as_argument(file), *(f"--trust {shlex.quote(module)}" for module in modules)]
     return (
         f"{text}, and are saved. To play the rest: {shell_command('parallel-envs', 'parallel_envs', ' '.join(words))}"

@@ -14,12 +14,13 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from parallel_envs.checks import hint
+from parallel_envs.checks import advice
 from parallel_envs.choices import Recorded
 
 if TYPE_CHECKING:
@@ -28,9 +29,17 @@ if TYPE_CHECKING:
     from parallel_envs.evaluation import Candidate, EpisodeRecord, EvaluationResult, Mission
 
 
+class ExitCode(IntEnum):
+    """The exit codes of commands, apart from 0, which is done."""
+
+    WENT_WRONG = 1
+    REFUSED = 2  # it cannot be done as asked, and nothing was done
+    INTERRUPTED = 130  # as shells expect after a Ctrl-C
+
+
 @contextlib.contextmanager
 def plain_errors(
-    *kinds: type[BaseException], words: Mapping[str, str] | None = None, exit_code: int = 2
+    *kinds: type[BaseException], words: Mapping[str, str] | None = None, exit_code: ExitCode = ExitCode.REFUSED
 ) -> Iterator[None]:
     """End the program with the text and the notes of an error of these kinds, and with this exit code.
 
@@ -67,18 +76,8 @@ def console() -> Console:
     return stdout_console(_FILE_WIDTH)
 
 
-def show(result: EvaluationResult, format: Format) -> None:  # noqa: A002  # the name of the option
-    """Print the result to stdout."""
-    from parallel_envs.evaluation.tables import tables
-
-    if format != "table":
-        typer.echo(_text(result, format), nl=False)
-    else:
-        for part in tables(result):
-            console().print(part)
-
-
-def _text(result: EvaluationResult, format: Format) -> str:  # noqa: A002  # as above
+def text_of(result: EvaluationResult, format: Format) -> str:  # noqa: A002  # the name of the option
+    """Return the result in a format."""
     writers = {"json": result.to_json, "csv": result.to_csv, "yaml": result.to_yaml, "table": result.to_table}
     return writers[format]()
 
@@ -147,7 +146,7 @@ class Outputs:
         if self.output is not None and self.result_file is None:
             from parallel_envs.evaluation.records import write_text
 
-            write_text(_text(result, _FORMATS[self.output.suffix.lower()]), self.output)
+            write_text(text_of(result, _FORMATS[self.output.suffix.lower()]), self.output)
         missing = len(result.episodes) - self.num_saved
         if self.save_episodes is not None and missing:
             which = f"{missing} of {len(result.episodes)} episodes, which were played in an earlier run, or lost"
@@ -174,10 +173,6 @@ METRICS = {"mean": "mean", "iqm": "iqm", "low": "iqm_interval", "success": "succ
 """Fields of `Summary` by the names of metrics. `low` is the lower end of the interval."""
 
 
-class BadThreshold(ValueError):
-    """A threshold that cannot be understood."""
-
-
 @dataclass(frozen=True, slots=True)
 class Threshold:
     """A lower bound of a metric. `name` is a mission or a policy; None: every policy."""
@@ -188,29 +183,28 @@ class Threshold:
 
     @classmethod
     def parse(cls, text: str) -> Threshold:
-        """Return the threshold of a text. Raises BadThreshold."""
+        """Return the threshold of a text. Raises BadParameter."""
         left, _, number = text.rpartition("=")
         name, colon, metric = left.rpartition(":")
-        if not metric:
-            raise BadThreshold(f"--fail-below {text!r} does not have the form METRIC=VALUE, such as mean=-30.")
-        if metric not in METRICS:
-            meant = hint(metric, METRICS) or f" Choose one of {', '.join(METRICS)}."
-            raise BadThreshold(f"--fail-below {text!r}: there is no metric {metric!r}.{meant}")
         with contextlib.suppress(ValueError):
-            if not math.isnan(value := float(number)):
+            if metric in METRICS and not math.isnan(value := float(number)):
                 return cls(metric, value, name if colon else None)
-        raise BadThreshold(f"--fail-below {text!r}: {number!r} is not a number.")
+        problem = f"{number!r} is not a number."
+        if metric not in METRICS:
+            problem = f"there is no metric {metric!r}. {advice(metric, METRICS)}"
+        if not metric:
+            problem = "it does not have the form METRIC=VALUE, such as mean=-30."
+        raise typer.BadParameter(f"--fail-below {text!r}: {problem}")
 
     def check(self, missions: Collection[Mission], policies: Collection[str]) -> None:
-        """Raise BadThreshold for an unknown name, or for a mean over missions of different environments."""
+        """Raise BadParameter for an unknown name, or for a mean over missions of different environments."""
         names = [mission.name for mission in missions]
-        known = [*names, *policies]
-        if self.name is not None and self.name not in known:
-            meant = hint(self.name, known) or f" There are {', '.join(map(repr, known))}."
-            raise BadThreshold(f"--fail-below: no mission and no policy is called {self.name!r}.{meant}")
+        if self.name is not None and self.name not in (known := [*names, *policies]):
+            text = f"--fail-below: no mission and no policy is called {self.name!r}."
+            raise typer.BadParameter(f"{text} {advice(self.name, known)}")
         is_common = self.metric == "success" or self.name in names
         if not is_common and len({str(mission.described()["env"]) for mission in missions}) > 1:
-            raise BadThreshold(
+            raise typer.BadParameter(
                 f"--fail-below {self.metric}={self.value:g}: missions of different environments have no common "
                 f"{self.metric}. Give one for each, such as {names[0]}:{self.metric}={self.value:g}."
             )

@@ -21,72 +21,66 @@ _MAX_BARS = 16  # missions with a bar of their own; more would not fit a screen
 _BARS_SECONDS, _LINE_SECONDS = 0.1, 10.0  # between two updates of the bars, and between two lines
 
 
-class Display:
-    """Counts of episodes and their speed, in lines on the console, or in bars if there are `bars`.
+class EpisodeDisplay:
+    """Counts of episodes and their speed, in bars on a terminal, or in lines on the console where bars are disabled.
 
     It is updated after an episode, but not more often than every few seconds: a drawing thread would take time from the
     evaluation. Episodes of an earlier run count as done, not for the speed.
     """
 
-    def __init__(self, console: Console, clock: Callable[[], float], bars: RichBars | None = None) -> None:
+    def __init__(self, console: Console, clock: Callable[[], float], bars: RichBars) -> None:
         self._console, self._clock, self._bars = console, clock, bars
         self._began = self._shown = clock()
-        self._wanted: Counter[str] = Counter()
-        self._done: Counter[str] = Counter()
-        self._failed: Counter[str] = Counter()
         self._earlier = 0
 
     def begin(self, work: Sequence[EpisodeKey], done: Sequence[EpisodeRecord]) -> None:
-        self._wanted = Counter(key[0] for key in work)
-        self._done.update(record.mission for record in done)
-        self._failed.update(record.mission for record in done if record.failure is not None)
+        wanted = Counter(key[0] for key in work)
+        for mission in list(wanted)[:_MAX_BARS] if len(wanted) > 1 else ():
+            self._bars.add_task(mission, total=wanted[mission], text="", mission=mission, failed=0)
+        self._bars.add_task("all", total=len(work), text="", mission=None, failed=0)
+        for record in done:
+            self._count(record)
         self._earlier = len(done)
         self._began = self._shown = self._clock()
-        if self._bars is not None:
-            for mission in list(self._wanted)[:_MAX_BARS] if len(self._wanted) > 1 else ():
-                self._bars.add_task(mission, total=self._wanted[mission], text="", mission=mission)
-            self._bars.add_task("all", total=self._wanted.total(), text="", mission=None)
+        if not self._bars.disable:
             self._update()
 
     def note(self, record: EpisodeRecord) -> None:
-        self._done[record.mission] += 1
-        self._failed[record.mission] += record.failure is not None
-        seconds = _LINE_SECONDS if self._bars is None else _BARS_SECONDS
-        if self._done.total() == self._wanted.total() or self._clock() - self._shown >= seconds:
+        self._count(record)
+        seconds = _LINE_SECONDS if self._bars.disable else _BARS_SECONDS
+        if self._bars.tasks[-1].finished or self._clock() - self._shown >= seconds:
             self._shown = self._clock()
             self._update()
 
-    def _update(self) -> None:
-        done, wanted, failed = self._done.total(), self._wanted.total(), self._failed.total()
-        seconds = self._clock() - self._began
-        speed = (done - self._earlier) / seconds if seconds > 0 else 0.0
-        left = duration((wanted - done) / speed) if speed > 0 else "?"
-        text = f"{speed:.3g} episodes/s, {left} left" + (f", {failed} failed" if failed else "")
-        if self._bars is None:
-            text = f"{done} of {wanted} episodes ({done / max(wanted, 1):.0%}), {text}"
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-            return
+    def _count(self, record: EpisodeRecord) -> None:
         for task in self._bars.tasks:
-            if (mission := task.fields["mission"]) is None:
-                self._bars.update(task.id, completed=done, text=text)
-            else:
-                own = f"{self._failed[mission]} failed" if self._failed[mission] else ""
-                self._bars.update(task.id, completed=self._done[mission], text=own)
-        self._bars.refresh()
+            if task.fields["mission"] in (None, record.mission):
+                failed = task.fields["failed"] + (record.failure is not None)
+                text = f"{failed} failed" if failed else ""
+                self._bars.update(task.id, advance=1, failed=failed, text=text)
+
+    def _update(self) -> None:
+        every = self._bars.tasks[-1]
+        done, total, seconds = int(every.completed), int(every.total or 0), self._clock() - self._began
+        speed = (done - self._earlier) / seconds if seconds > 0 else 0.0
+        left = duration((total - done) / speed) if speed > 0 else "?"
+        failed = f", {every.fields['failed']} failed" if every.fields["failed"] else ""
+        text = f"{speed:.3g} episodes/s, {left} left{failed}"
+        if self._bars.disable:
+            text = f"{done} of {total} episodes ({done / max(total, 1):.0%}), {text}"
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self._bars.update(every.id, text=text, refresh=True)
 
 
 @contextlib.contextmanager
-def shown(console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> Iterator[Display]:
+def shown(console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> Iterator[EpisodeDisplay]:
     """Yield a display for the time of the context."""
     from rich.console import Console as RichConsole
-
-    console = console or RichConsole(stderr=True)
-    if not console.is_terminal:
-        yield Display(console, clock)
-        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    console = console or RichConsole(stderr=True)
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
-    texts = TextColumn("{task.fields[text]}")
-    with Progress(*columns, texts, console=console, auto_refresh=False, transient=True) as bars:
-        yield Display(console, clock, bars)
+    texts, is_plain = TextColumn("{task.fields[text]}"), not console.is_terminal
+    with Progress(*columns, texts, console=console, auto_refresh=False, transient=True, disable=is_plain) as bars:
+        yield EpisodeDisplay(console, clock, bars)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parallel_envs.cli.outputs import plain_errors
+from parallel_envs.cli.outputs import ExitCode, plain_errors
 
 if TYPE_CHECKING:
     from parallel_envs.multiagent.by_name import EnvInspection
@@ -30,22 +30,37 @@ def tasks(
 
     Example: parallel-envs tasks parallel_envs.testing.families:GridNaviEnv
     """
-    from parallel_envs.errors import ParallelEnvsError
+    from parallel_envs.engine import HOST, Call, PoolSettings, open_pool
+    from parallel_envs.errors import ParallelEnvsError, WorkerTimeout
+    from parallel_envs.evaluation import missions_of
+    from parallel_envs.multiagent.by_name import EnvInspector
 
     with plain_errors(ValueError, ParallelEnvsError):
-        found = _lineage(env, timeout)
-    for line in lines_of(env, found):
+        missions = missions_of(env)
+        if len(missions) > 1:
+            names = ", ".join(repr(mission.name) for mission in missions)
+            raise ValueError(f"{env!r} names {len(missions)} environments. Give one of {names}.")
+        with contextlib.closing(open_pool(1, PoolSettings(name="tasks"))) as pool:
+            key = pool.new_key()
+            pool.send({0: Call(HOST, "build", (key, EnvInspector))})
+            request = pool.send({0: Call(key, "look", (missions[0].make,))})
+            if not pool.wait(request, timeout):
+                pool.kill(0)
+                raise WorkerTimeout(f"Making and resetting {env!r} takes longer than {timeout:g} s. Give --timeout.")
+            reply = request.replies[0]
+        if reply.failure is not None:
+            raise ValueError(f"{env!r} cannot be made: {reply.failure.type_name}: {reply.failure.message}")
+        if reply.death is not None:
+            raise ValueError(f"{env!r} ended its process (exit code {reply.death.exitcode}) while it was made.")
+    found: EnvInspection = reply.value
+    takes_tasks = found.way is not None and found.looks is not False  # whether a task would change anything
+    for line in _lines(env, found, takes_tasks):
         typer.echo(line)
-    if not takes_tasks(found):
-        raise typer.Exit(1)
+    if not takes_tasks:
+        raise typer.Exit(ExitCode.WENT_WRONG)
 
 
-def takes_tasks(found: EnvInspection) -> bool:
-    """Return whether a task would change anything."""
-    return found.way is not None and found.looks is not False
-
-
-def lines_of(env: str, found: EnvInspection) -> Iterator[str]:
+def _lines(env: str, found: EnvInspection, takes_tasks: bool) -> Iterator[str]:
     """Yield the lines of the output."""
     yield f"lineage  {found.layers[0]}"
     yield from (f"         {'  ' * depth}holds {layer}" for depth, layer in enumerate(found.layers[1:]))
@@ -68,34 +83,7 @@ def lines_of(env: str, found: EnvInspection) -> Iterator[str]:
         made = f"[{name.partition(':')[2]}] * 8"
     manager = "ParallelEnvManager" if found.is_gymnasium else "MultiAgentEnvManager"
     code = [f"envs = {manager}({made})", f"envs.reset(tasks=[{found.sample or 'task'}] * 8)"]
-    if not takes_tasks(found):
+    if not takes_tasks:
         code = ["def give(env, task):", "    env.unwrapped.level = task  # whatever makes it another task", ""]
         code.append(f"envs = {manager}({made}, task_setter=give)")
     yield from (f"{'example' if row == 0 else '':<9}{line}" for row, line in enumerate(code))
-
-
-def _lineage(env: str, timeout: float) -> EnvInspection:
-    """Make and reset the environment in a worker process, and return its lineage."""
-    from parallel_envs.engine import HOST, Call, PoolSettings, open_pool
-    from parallel_envs.errors import WorkerTimeout
-    from parallel_envs.evaluation import missions_of
-    from parallel_envs.multiagent.by_name import EnvInspector
-
-    missions = missions_of(env)
-    if len(missions) > 1:
-        names = ", ".join(repr(mission.name) for mission in missions)
-        raise ValueError(f"{env!r} names {len(missions)} environments. Give one of {names}.")
-    with contextlib.closing(open_pool(1, PoolSettings(name="tasks"))) as pool:
-        key = pool.new_key()
-        pool.send({0: Call(HOST, "build", (key, EnvInspector))})
-        request = pool.send({0: Call(key, "look", (missions[0].make,))})
-        if not pool.wait(request, timeout):
-            pool.kill(0)
-            raise WorkerTimeout(f"Making and resetting {env!r} takes longer than {timeout:g} s. Give --timeout.")
-        reply = request.replies[0]
-    if reply.failure is not None:
-        raise ValueError(f"{env!r} cannot be made: {reply.failure.type_name}: {reply.failure.message}")
-    if reply.death is not None:
-        raise ValueError(f"{env!r} ended its process (exit code {reply.death.exitcode}) while it was made.")
-    found: EnvInspection = reply.value
-    return found

@@ -5,17 +5,16 @@ The list is read from the classes that check the settings: nothing about a setti
 
 from __future__ import annotations
 
-import contextlib
 import json
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from parallel_envs.checks import hint
-from parallel_envs.cli.outputs import plain_errors, trusted
+from parallel_envs.cli.outputs import ExitCode, plain_errors, trusted
 
 if TYPE_CHECKING:
     from parallel_envs.settings import Field
@@ -53,7 +52,7 @@ def train(
 
     Settings: parallel-envs train --list ppo
     """
-    from parallel_envs.errors import MissingExtra, UntrustedName
+    from parallel_envs.errors import EnvError, MissingExtra, RemoteTraceback, UntrustedName, WorkerDied, WorkerTimeout
     from parallel_envs.extras import require
     from parallel_envs.files import is_file
 
@@ -67,39 +66,30 @@ def train(
     if len(files) > 1:
         raise typer.BadParameter(f"{' and '.join(files)} are two settings files. Give one; overrides are key=value.")
     config, overrides = Path(files[0]) if files else None, [word for word in words or () if word not in files]
+    with plain_errors(OSError):  # a name that is too long
+        is_folder = config is not None and config.is_dir()
+    if resume is None and is_folder:
+        raise typer.BadParameter(f"{config} is a folder. Give a settings file, or resume a run: --resume {config}.")
+    if resume is None and config is None and not any(word.startswith("env=") for word in overrides):
+        raise typer.BadParameter(
+            "Give a settings file (CONFIG.yaml), settings (env=CartPole-v1 total_steps=100000), or a run to resume "
+            "(--resume DIR)."
+        )
     with plain_errors(MissingExtra):
         require("Training", "torch", "safetensors")
     from parallel_envs.learners.algorithm import Diverged, NothingLearnt
     from parallel_envs.learners.checkpoint import BadCheckpoint
     from parallel_envs.learners.config import BadSettings
     from parallel_envs.learners.run_folder import BadRun, CheckpointNotSaved
+    from parallel_envs.learners.train import begin, go_on
 
     mistakes = BadCheckpoint, BadRun, BadSettings, Diverged, OSError, MissingExtra, UntrustedName
-    with plain_errors(*mistakes), plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=1), _remote_errors():
-        from parallel_envs.learners.train import begin, go_on
-
-        if resume is not None:
-            folder = go_on(resume, config, overrides, trust=modules)
-        elif config is not None and config.is_dir():
-            raise typer.BadParameter(f"{config} is a folder. Give a settings file, or resume a run: --resume {config}.")
-        elif config is not None or any(word.startswith("env=") for word in overrides):
-            folder = begin(config, overrides)
-        else:
-            raise typer.BadParameter(
-                "Give a settings file (CONFIG.yaml), settings (env=CartPole-v1 total_steps=100000), or a run to resume "
-                "(--resume DIR)."
-            )
-    typer.echo(str(folder))
-
-
-@contextlib.contextmanager
-def _remote_errors() -> Iterator[None]:
-    """Print errors of environments and workers with the remote traceback and output. Our own frames add nothing."""
-    from parallel_envs.errors import EnvError, RemoteTraceback, WorkerDied, WorkerTimeout
-
+    failed = plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=ExitCode.WENT_WRONG)
     try:
-        yield
+        with plain_errors(*mistakes), failed:
+            folder = begin(config, overrides) if resume is None else go_on(resume, config, overrides, trust=modules)
     except (EnvError, WorkerDied, WorkerTimeout) as error:
+        # The remote traceback and output are printed. Our own frames add nothing.
         cause, texts = error.__cause__, [str(error), *getattr(error, "__notes__", ())]
         if isinstance(cause, RemoteTraceback):
             texts.insert(0, str(cause))
@@ -107,7 +97,8 @@ def _remote_errors() -> Iterator[None]:
             texts.insert(0, "".join(traceback.format_exception(cause)))
         for text in texts:
             typer.echo(text.strip(), err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(ExitCode.WENT_WRONG) from None
+    typer.echo(str(folder))
 
 
 # ---- the list of settings -------------------------------------------------------------------------------------------
@@ -148,7 +139,7 @@ def _sections() -> dict[str, tuple[str, Sequence[Field]]]:
 
     from parallel_envs.learners.agent import configs_by_name
     from parallel_envs.learners.config import EnvSettings, ParallelBlock, TrainSettings
-    from parallel_envs.learners.loops.options import LoopOptions
+    from parallel_envs.learners.loops.loop import LoopOptions
     from parallel_envs.settings import fields_of, texts_of
 
     shared = texts_of(LoopOptions)  # a run's settings include these, without a text of their own

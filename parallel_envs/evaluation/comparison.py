@@ -150,11 +150,16 @@ def paired_scores(
     return by_mission[0], by_mission[1]
 
 
+def policies_alone(result: EvaluationResult) -> list[str]:
+    """Return the policies that each played on its own."""
+    return list(dict.fromkeys(record.alone for record in result.episodes if record.alone))
+
+
 def _scores(name: str, result: Any, policy: Any) -> dict[tuple[str, int], float]:
     """Return the scores of the episodes that did not fail, by mission and seed. `name`: the argument in errors."""
     if not isinstance(result, EvaluationResult):
         raise TypeError(f"{name}={result!r} is not an EvaluationResult. Give what `evaluate` returned.")
-    alone = list(dict.fromkeys(record.alone for record in result.episodes if record.alone))
+    alone = policies_alone(result)
     if policy is None and len(alone) > 1:
         raise ValueError(f"{name} has several policies, each on its own: {', '.join(alone)}. Give {name}_policy=...")
     known = {one for record in result.episodes for one in record.assignment.values()}
@@ -283,12 +288,12 @@ def elo_ratings(pairings: Iterable[Pairing], *, prior: float = 1.0, seed: int = 
         return points
 
     points = points_in()
-    ratings = _fitted(points, prior)
+    (ratings,) = _fitted(points[None], prior)
     intervals: list[Interval | None] = [None] * len(policies)
     if len(games) >= 2:
         generator = SeedTree(seed).child("elo").generator()
         draws = generator.integers(len(games), size=(_RESAMPLES, len(games)))
-        drawn = np.stack([_fitted(points_in(draw), prior) for draw in draws])
+        drawn = _fitted(np.stack([points_in(draw) for draw in draws]), prior)
         low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
         intervals = [(float(one), float(other)) for one, other in zip(low, high, strict=True)]
     played = (points + points.T).sum(axis=1)
@@ -297,21 +302,25 @@ def elo_ratings(pairings: Iterable[Pairing], *, prior: float = 1.0, seed: int = 
 
 
 def _fitted(points: Array, prior: float) -> Array:
-    """Return the most likely ratings (Bradley and Terry's model), by Newton's method.
+    """Return the most likely ratings (Bradley and Terry's model) for each matrix of points, by Newton's method.
 
     The prior is games against an imagined player of strength 0.
     """
-    games, won = points + points.T, points.sum(axis=1) + prior / 2
-    strength = np.zeros(len(points))  # the logarithm of the odds
+    games, won = points + points.swapaxes(-1, -2), points.sum(axis=-1) + prior / 2
+    strength = np.zeros(won.shape)  # the logarithm of the odds
+    going = np.ones(len(points), bool)
     for _ in range(_MAX_ITERATIONS):
-        beaten = 1.0 / (1.0 + np.exp(strength[None, :] - strength[:, None]))
-        beats_average = 1.0 / (1.0 + np.exp(-strength))
-        missing = won - (games * beaten).sum(axis=1) - prior * beats_average
-        weights = games * beaten * (1 - beaten)
-        curvature = np.diag(weights.sum(axis=1) + prior * beats_average * (1 - beats_average)) - weights
-        step = np.linalg.solve(curvature, missing).clip(-1.0, 1.0)
-        strength = strength + step
-        if (np.abs(step) < _TOLERANCE).all():
+        own = strength[going]
+        beaten = 1.0 / (1.0 + np.exp(own[:, None, :] - own[:, :, None]))
+        beats_average = 1.0 / (1.0 + np.exp(-own))
+        missing = won[going] - (games[going] * beaten).sum(axis=-1) - prior * beats_average
+        weights = games[going] * beaten * (1 - beaten)
+        diagonal = weights.sum(axis=-1) + prior * beats_average * (1 - beats_average)
+        curvature = diagonal[:, :, None] * np.eye(own.shape[-1]) - weights
+        step = np.linalg.solve(curvature, missing[..., None])[..., 0].clip(-1.0, 1.0)
+        strength[going] += step
+        going[going] = (np.abs(step) >= _TOLERANCE).any(axis=-1)
+        if not going.any():
             break
-    centred = strength - (strength.mean() if len(strength) else 0.0)
+    centred = strength - (strength.mean(axis=-1, keepdims=True) if strength.size else 0.0)
     return np.asarray(AVERAGE + _SCALE / np.log(10) * centred)

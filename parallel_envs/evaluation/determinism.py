@@ -61,7 +61,9 @@ def one_thread() -> Iterator[None]:
         with _lock:
             _inside.append(entry)
             if len(_inside) == 1:
-                _undo.callback(_restore, {name: os.environ.get(name) for name in THREAD_VARIABLES}, _torch_threads())
+                before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+                num_threads = sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None
+                _undo.callback(_restore, before, num_threads or len(cores_here()) or 1)
                 os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
                 _undo.enter_context(threadpool_limits(1))
                 limit_torch()
@@ -74,22 +76,17 @@ def one_thread() -> Iterator[None]:
                 _undo.close()
 
 
-def _torch_threads() -> int | None:
-    torch = sys.modules.get("torch")
-    return None if torch is None else int(torch.get_num_threads())
-
-
-def _restore(variables: dict[str, str | None], torch_threads: int | None) -> None:
+def _restore(variables: dict[str, str | None], torch_threads: int) -> None:
     for name, value in variables.items():
         os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(torch_threads or len(cores_here()) or 1)
+    limit_torch(torch_threads)
 
 
-def limit_torch() -> None:
-    """Limit torch to one thread, if torch is loaded."""
-    if _torch_threads() not in (None, 1):
-        sys.modules["torch"].set_num_threads(1)
+def limit_torch(num_threads: int = 1) -> None:
+    """Let torch have this many threads, if torch is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != num_threads:
+        torch.set_num_threads(num_threads)
 
 
 def reseed(policy: Any, seed: int) -> None:

@@ -9,7 +9,6 @@ The steps are in `evaluate` and `_play`, from top to bottom. A result that ended
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import logging
 import os
@@ -19,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -33,7 +32,6 @@ from parallel_envs.evaluation.episode import EpisodeSpec, episode_specs
 from parallel_envs.evaluation.missions import Mission, missions_of
 from parallel_envs.evaluation.policies import CHECKPOINT, DIGEST, Candidate, candidates_of, held_checkpoints
 from parallel_envs.evaluation.records import (
-    STRATEGIES,
     BadDocument,
     BadEvaluation,
     EpisodeKey,
@@ -41,10 +39,10 @@ from parallel_envs.evaluation.records import (
     EvaluationConfig,
     EvaluationResult,
     check_whole,
-    check_word,
     plain,
 )
 from parallel_envs.evaluation.running import EpisodeQueue, EvaluationWorker, EvaluationWorkers, RehearsalQueue
+from parallel_envs.extras import is_installed
 from parallel_envs.policies.specs import with_absolute_paths
 from parallel_envs.threads import CallGuard
 from parallel_envs.vector.registry import Registrations
@@ -64,6 +62,7 @@ class PolicyNeverPlays(UserWarning):
     """Several policies share the agents of a mission, and one of the policies gets none of them."""
 
 
+@runtime_checkable
 class Progress(Protocol):
     """An object that is told how far an evaluation is."""
 
@@ -175,24 +174,34 @@ def evaluate(
     """
     episodes, seed = check_whole("episodes", episodes, least=1), check_whole("seed", seed, least=0)
     max_steps = check_whole("max_steps", max_steps, least=1)
-    for name, value in (("strict", strict), ("versus", versus), ("trajectories", trajectories)):
-        if not isinstance(value, bool | np.bool_) and not (name == "trajectories" and callable(value)):
-            raise BadEvaluation(f"{name}={value!r} is neither True nor False.")
-    for name, path in (("save", save), ("resume", resume)):
-        if not isinstance(path, str | Path | None) and not (name == "resume" and isinstance(path, EvaluationResult)):
-            raise BadEvaluation(f"{name}={path!r} is not the path of a file.")
-    if progress is not None and not all(callable(getattr(progress, name, None)) for name in ("begin", "note")):
-        raise BadEvaluation(f"progress={progress!r} has no begin(work, done) and note(record).")
+    flag, file_path = "neither True nor False", "not the path of a file"
+    for name, value, kinds, text in (
+        ("strict", strict, bool | np.bool_, flag),
+        ("versus", versus, bool | np.bool_, flag),
+        ("trajectories", trajectories, bool | np.bool_ | Callable, flag),
+        ("save", save, str | Path | None, file_path),
+        ("resume", resume, str | Path | EvaluationResult | None, file_path),
+        ("progress", progress, Progress | None, "an object without begin(work, done) and note(record)"),
+    ):
+        if not isinstance(value, kinds):
+            raise BadEvaluation(f"{name}={value!r} is {text}.")
     found, candidates = missions_of(missions, num_agents), candidates_of(policies, proportions, trust)
     alone = [] if versus or len(candidates) == 1 else [one.name for one in candidates]
     if alone and proportions is not None:
         raise BadEvaluation(f"proportions={proportions!r} says how policies share agents, but each plays on its own.")
     specs = episode_specs([mission.name for mission in found], episodes, seed, alone)
     num_jobs = check_jobs(jobs, len(specs), len(cores_here()) if isinstance(jobs, str) else 0)
-    everyone, single = _strategies_of(parallel_policy, strategy)
+    if isinstance(strategy, str):
+        if parallel_policy is not False:
+            raise BadEvaluation(f"{parallel_policy=} and {strategy=} both name a strategy for all agents.")
+        parallel_policy, strategy = strategy, None
+    if not isinstance(strategy, Mapping | None):
+        raise BadEvaluation(f"strategy={strategy!r} is neither a name nor a dict of names by agent.")
+    if isinstance(parallel_policy, bool):
+        parallel_policy = "auto" if parallel_policy else "sequential"
     config = EvaluationConfig(
-        strategy=everyone,
-        strategies=single,
+        strategy=parallel_policy,
+        strategies={str(agent): name for agent, name in (strategy or {}).items()},
         action_timeout=action_timeout,
         lateness_budget=lateness_budget,
         episode_timeout=episode_timeout,
@@ -212,11 +221,8 @@ def evaluate(
                     "pickled. Name it by a spec, from which workers make it, or give jobs=0."
                 )
     modules = _names("preload", preload)
-    for name in modules:  # workers pass over unknown modules
-        with contextlib.suppress(ImportError, ValueError):
-            if importlib.util.find_spec(name) is not None:
-                continue
-        raise BadEvaluation(f"preload names the module {name!r}, which cannot be found. Leave it out, or install it.")
+    if unknown := [name for name in modules if not is_installed(name)]:  # workers pass over unknown modules
+        raise BadEvaluation(f"preload={unknown[0]!r} cannot be found. Leave it out, or install it.")
     earlier = earlier_result(resume)
     with held_checkpoints(candidates, None if earlier is None else earlier.settings) as held:
         files = [Path(file) for file in (resume, save) if isinstance(file, str | Path)]
@@ -267,12 +273,12 @@ def evaluate(
             interrupted = True
         except EpisodeFailed as error:
             error.result = result_now()
-            saver.try_to_save(error.result)
+            saver.save(error.result, last=False)
             raise
         result = result_now(interrupted=interrupted)
         saver.save(result)
-    if (text := late_actions_text(result)) is not None:
-        warnings.warn(text, RuntimeWarning, stacklevel=user_stacklevel())
+    if (late := late_actions_text(result)) is not None:
+        warnings.warn(late, RuntimeWarning, stacklevel=user_stacklevel())
     return result
 
 
@@ -327,30 +333,12 @@ def late_actions_text(result: EvaluationResult) -> str | None:
 # ---- arguments ------------------------------------------------------------------------------------------------------
 
 
-def _strategies_of(parallel_policy: Any, strategy: Any) -> tuple[Strategy, dict[str, Strategy]]:
-    """Return the strategy of all agents, and the strategies of single agents by the agent's name as text."""
-    everyone: Any = parallel_policy  # `EvaluationConfig` checks the name
-    if isinstance(parallel_policy, bool):
-        everyone = "auto" if parallel_policy else "sequential"
-    if isinstance(strategy, str):
-        if parallel_policy is not False:
-            raise BadEvaluation(f"{parallel_policy=} and {strategy=} both name a strategy for all agents.")
-        return strategy, {}  # type: ignore[return-value]  # `EvaluationConfig` checks the name
-    if not isinstance(strategy, Mapping | None):
-        raise BadEvaluation(f"strategy={strategy!r} is neither a name nor a dict of names by agent.")
-    for agent, name in (strategy or {}).items():
-        check_word(f"strategy={name!r} of the agent {str(agent)!r}", name, STRATEGIES)
-    return everyone, {str(agent): name for agent, name in (strategy or {}).items()}
-
-
 def check_jobs(jobs: Any, num_episodes: int, num_cores: int) -> int:
     """Return the number of jobs. "auto" is one job for each core, and 0 where there is only one core or one episode."""
     if isinstance(jobs, str) and jobs == "auto":
         most = min(num_cores, num_episodes)
         return most if most > 1 else 0
-    if isinstance(jobs, bool) or not isinstance(jobs, int | np.integer) or jobs < 0:
-        raise BadEvaluation(f"jobs={jobs!r} is neither a whole number from 0 up nor 'auto'.")
-    return int(jobs)
+    return check_whole("jobs", jobs, least=0, other="nor 'auto'")
 
 
 def split_jobs(strategies: Collection[str], jobs: int, num_episodes: int) -> tuple[int, int]:
@@ -384,7 +372,7 @@ def _names(what: str, given: Any) -> tuple[str, ...]:
 
 def mission_texts(given: Any) -> Any:
     """Return missions as text with absolute paths, in a list or by name, or None: a file may be resumed anywhere."""
-    return _texts(given, lambda text: f"{absolute(text.partition('?')[0])}{''.join(text.partition('?')[1:])}")
+    return _texts(given, lambda text: "".join([absolute(text.partition("?")[0]), *text.partition("?")[1:]]))
 
 
 def policy_texts(given: Any, names: Sequence[str]) -> Any:
@@ -397,13 +385,12 @@ def policy_texts(given: Any, names: Sequence[str]) -> Any:
 
 def _texts(given: Any, change: Callable[[str], str]) -> Any:
     """Return what was given, if it was text, a list of text, or a dict of text by name, with each text changed."""
-    given = [given] if isinstance(given, str) else given
-    parts = [*given, *given.values()] if isinstance(given, Mapping) else given
-    if not isinstance(parts, Sequence) or not all(isinstance(one, str) for one in parts):
-        return None
     if isinstance(given, Mapping):
-        return {name: change(one) for name, one in given.items()}
-    return [change(one) for one in given]
+        values = _texts(list(given.values()), change)
+        return None if values is None or _texts(list(given), str) is None else dict(zip(given, values, strict=True))
+    given = [given] if isinstance(given, str) else given
+    is_text = isinstance(given, Sequence) and all(isinstance(one, str) for one in given)
+    return [change(one) for one in given] if is_text else None
 
 
 # ---- resuming, and the results file ---------------------------------------------------------------------------------
@@ -411,10 +398,8 @@ def _texts(given: Any, change: Callable[[str], str]) -> Any:
 
 def earlier_result(resume: str | Path | EvaluationResult | None) -> EvaluationResult | None:
     """Return the result to resume. Raises BadEvaluation if the file does not hold one."""
-    if not isinstance(resume, str | Path):
-        return resume
     try:
-        return EvaluationResult.from_json(resume)
+        return EvaluationResult.from_json(resume) if isinstance(resume, str | Path) else resume
     except BadDocument as error:
         raise BadEvaluation(f"{error} It cannot be resumed.") from error
 
@@ -474,11 +459,12 @@ def _comparable(policies: Mapping[str, Any], others: Mapping[str, Any]) -> dict[
     found = {}
     for name, one in policies.items():
         other = others.get(name, {})
-        paths = [settings.get("data") for settings in (one, other)]
-        is_same = DIGEST in one and one[DIGEST] == other.get(DIGEST) and all(isinstance(path, str) for path in paths)
-        is_there = any(os.path.lexists(str(path)) for path in paths)
-        skipped = (DIGEST, CHECKPOINT, *(("data",) if is_same and is_there else ()))
-        found[name] = {key: part for key, part in one.items() if key not in skipped}
+        paths = [str(settings.get("data")) for settings in (one, other) if isinstance(settings.get("data"), str)]
+        is_same = DIGEST in one and one[DIGEST] == other.get(DIGEST) and len(paths) == 2
+        may_move = is_same and any(map(os.path.lexists, paths))
+        found[name] = {
+            key: part for key, part in one.items() if key not in (DIGEST, CHECKPOINT, "data" if may_move else "")
+        }
     return found
 
 
@@ -507,24 +493,20 @@ class ResultSaver:
         if self._path is None or time.monotonic() < self._not_before:
             return
         began = time.monotonic()
-        self.try_to_save(self._result())
+        self.save(self._result(), last=False)
         seconds = time.monotonic() - began
         self._not_before = time.monotonic() + max(_LEAST_SECONDS, seconds / _MOST_SHARE)
 
-    def try_to_save(self, result: EvaluationResult) -> None:
-        """Write the file. Log an error: there may be space again later."""
-        try:
-            self.save(result)
-        except NotSaved as error:
-            _log.warning("%s", str(error))  # only the text: a handler that keeps the error would keep its frames
-
-    def save(self, result: EvaluationResult) -> None:
-        """Write the file. Raises NotSaved."""
+    def save(self, result: EvaluationResult, *, last: bool = True) -> None:
+        """Write the file. Raises NotSaved, or logs it unless this is the last time: there may be space again later."""
         try:
             if self._path is not None:
                 result.to_json(self._path)
-        except OSError as error:
-            raise NotSaved(Path(str(self._path)), result, error) from error
+        except OSError as problem:
+            error = NotSaved(Path(str(self._path)), result, problem)
+            if last:
+                raise error from problem
+            _log.warning("%s", str(error))  # only the text: a handler that keeps the error would keep its frames
 
 
 def check_writable(path: Path) -> None:

@@ -26,17 +26,16 @@ A callable that returns a MettaGrid configuration is a mission, too: parallel-en
 from __future__ import annotations
 
 import fnmatch
-import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
-from parallel_envs.checks import hint, suggests_keywords
+from parallel_envs.checks import advice, explain, hint, suggests_keywords
 from parallel_envs.choices import Turns
 from parallel_envs.env_files import absolute, file_of, is_env_file
 from parallel_envs.env_ids import PACKAGES, known_zoo_ids, modules_of, zoo_module
@@ -44,7 +43,7 @@ from parallel_envs.evaluation.records import BadEvaluation, check_names_differ, 
 from parallel_envs.extras import advice_for, is_installed
 from parallel_envs.multiagent.aec import TURNS, FastConversion, as_parallel, faster_conversion
 from parallel_envs.multiagent.by_name import FactoryByName, GymnasiumFactory, OneAgent, ZooFactory, env_factory
-from parallel_envs.settings import content_of, value_of
+from parallel_envs.settings import settings_in, value_of
 from parallel_envs.trust import check_env
 
 NUM_AGENTS = (
@@ -52,6 +51,9 @@ NUM_AGENTS = (
     *("n_pursuers", "n_walkers", "n_pistons"),  # PettingZoo's pursuit and waterworld, multiwalker, pistonball
 )
 """Keywords by which environments take the number of their agents."""
+
+Check = Callable[[str, Mapping[str, Any]], object]
+"""A function that gets an environment and its keyword arguments, and may raise."""
 
 _MISSION_FILE = re.compile(r"(?P<path>.+\.ya?ml)(:(?P<which>[^:].*))?")
 _FACTORY = re.compile(r"[\w.]+:\w+")
@@ -170,14 +172,19 @@ def _missions(given: Any) -> list[Mission]:
     raise BadEvaluation(f"{given!r} is not a mission. Give a name, a callable that makes an environment, or a Mission.")
 
 
-def named_missions(text: str) -> list[Mission]:
-    """Return the missions that a text names."""
+def named_missions(text: str, check: Check = lambda env, kwargs: None) -> list[Mission]:
+    """Return the missions that a text names. `check` is called with each environment before anything is imported."""
     if match := _MISSION_FILE.fullmatch(text):
-        return _missions_in_file(Path(match["path"]), match["which"])
+        return _missions_in_file(Path(match["path"]), match["which"], check)
     name, kwargs = _split(text)
     if ("*" in name or "[" in name) and not is_env_file(name):
-        arguments = text[len(name) :]
-        return [Mission(name=f"{one}{arguments}", env=one, kwargs=kwargs) for one in _matching_names(name)]
+        if (package := name.rpartition(".")[0]) and not set("*[/") & set(package):
+            check(f"{package}.any", {})  # looking for matching names imports the package
+        found = [Mission(name=f"{one}{text[len(name) :]}", env=one, kwargs=kwargs) for one in _matching_names(name)]
+        for mission in found:
+            check(str(mission.env), kwargs)
+        return found
+    check(name, kwargs)
     _check_known(name)
     if is_env_file(name):  # seeds follow from the mission's name, so it has no folder in it
         text = f"{file_of(name).name}:{name.rpartition(':')[2]}{text[len(name) :]}"
@@ -189,19 +196,7 @@ def check_trusted(text: str, file: str, trust: Sequence[str]) -> None:
 
     Nothing is imported before it has been checked, so call this before `missions_of`.
     """
-    if match := _MISSION_FILE.fullmatch(text):
-        path = Path(match["path"])
-        named = [(absolute(block["env"], beside=path.parent), kwargs) for _, block, kwargs in _file_entries(path)]
-    else:
-        name, kwargs = _split(text)
-        if not is_env_file(name) and ("*" in name or "[" in name):
-            if (package := name.rpartition(".")[0]) and not set("*[/") & set(package):
-                check_env(f"{package}.any", {}, file, trust)  # looking for matching names imports the package
-            named = [(one, kwargs) for one in _matching_names(name)]
-        else:
-            named = [(name, kwargs)]
-    for name, kwargs in named:
-        check_env(name, kwargs, file, trust)
+    named_missions(text, lambda env, kwargs: check_env(env, kwargs, file, trust))
 
 
 def _split(text: str) -> tuple[str, dict[str, Any]]:
@@ -216,14 +211,14 @@ def _split(text: str) -> tuple[str, dict[str, Any]]:
 def _check_known(name: str) -> None:
     """Raise BadEvaluation with similar names for an unknown environment. No environment is made."""
     package = re.split(r"[.:/]", name)[0]
+    text, install = f"The mission {name!r} is unknown", advice_for(package)
     try:
         env_factory(name)
     except ValueError as error:
-        advice = advice_for(package)
-        text = f"The mission {name!r} is unknown.{advice}" if advice else str(error)
-        raise BadEvaluation(text.replace("The environment", "The mission", 1)) from None
+        known = str(error).replace("The environment", "The mission", 1)
+        raise BadEvaluation(f"{text}.{install}" if install else known) from None
     if _FACTORY.fullmatch(name) and not is_installed(package):
-        raise BadEvaluation(f"The mission {name!r} is unknown: there is no module {package!r}.{advice_for(package)}")
+        raise BadEvaluation(f"{text}: there is no module {package!r}.{install}")
 
 
 def _matching_names(pattern: str) -> list[str]:
@@ -263,8 +258,8 @@ def with_num_agents(mission: Mission, number: int) -> Mission:
                 return mission
             raise BadEvaluation(f"The mission {mission.name!r} has {keyword}={mission.kwargs[keyword]!r}, not {number}")
     try:
-        makers = [make.maker()] if isinstance(make, FactoryByName) else [make]
-        makers = make.makers() if isinstance(make, ZooFactory) else makers
+        by_name = [make.maker()] if isinstance(make, FactoryByName) else [make]
+        makers = make.makers() if isinstance(make, ZooFactory) else by_name
         parameters = [one for maker in makers for one in inspect.signature(maker).parameters.values()]
     except Exception as error:  # user code
         text = f"The mission {mission.name!r} cannot be made: {type(error).__name__}: {error}"
@@ -287,19 +282,22 @@ def with_num_agents(mission: Mission, number: int) -> Mission:
 # ---- files of missions ----------------------------------------------------------------------------------------------
 
 
-def _missions_in_file(path: Path, which: str | None) -> list[Mission]:
+def _missions_in_file(path: Path, which: str | None, check: Check) -> list[Mission]:
     """Return the missions of a file: all, the missions of the set `which`, or those with names that match `which`."""
-    missions = {}
-    for name, block, kwargs in _file_entries(path):
+    content, missions = _file_content(path), {}
+    for name, block in content["missions"].items():
         env = absolute(block["env"], beside=path.parent)
-        try:
-            _check_known(env)
-            missions[name] = Mission(name=name, env=env, kwargs=kwargs, turns=block.get("turns", "simultaneous"))
-        except BadEvaluation as error:
-            raise BadEvaluation(f"In {path}, mission {name!r}: {error}") from None
-    if which is None:
-        return list(missions.values())
-    sets = _file_content(path).get("sets", {})
+        variants = {f"{name}:{variant}": kwargs for variant, kwargs in block.get("variants", {}).items()}
+        for full_name, own in (variants or {name: {}}).items():
+            kwargs = {**block.get("kwargs", {}), **own}
+            check(env, kwargs)
+            try:
+                _check_known(env)
+                turns = block.get("turns", "simultaneous")
+                missions[full_name] = Mission(name=full_name, env=env, kwargs=kwargs, turns=turns)
+            except BadEvaluation as error:
+                raise BadEvaluation(f"In {path}, mission {full_name!r}: {error}") from None
+    sets = content.get("sets", {})
 
     def chosen(pattern: str, inside: tuple[str, ...]) -> list[str]:
         """Return the names that a set, a name or a wildcard stands for. `inside`: the sets that led here."""
@@ -309,53 +307,17 @@ def _missions_in_file(path: Path, which: str | None) -> list[Mission]:
             return [name for one in sets[pattern] for name in chosen(one, (*inside, pattern))]
         found = fnmatch.filter(missions, pattern) or fnmatch.filter(missions, f"{pattern}:*")
         if not found:
-            meant = hint(pattern, [*sets, *missions])
-            meant = meant or f" The file has {', '.join(map(repr, [*sets, *missions]))}."
-            raise BadEvaluation(f"{path} has neither a mission nor a set {pattern!r}.{meant}")
+            text = f"{path} has neither a mission nor a set {pattern!r}."
+            raise BadEvaluation(f"{text} {advice(pattern, [*sets, *missions])}")
         return found
 
-    return [missions[name] for name in dict.fromkeys(chosen(which, ()))]
-
-
-def _file_entries(path: Path) -> Iterator[tuple[str, Mapping[str, Any], dict[str, Any]]]:
-    """Yield each mission of a file, or each of its variants: name, block and keyword arguments. Nothing is imported."""
-    for name, block in _file_content(path)["missions"].items():
-        variants = {f"{name}:{variant}": kwargs for variant, kwargs in block.get("variants", {}).items()}
-        for full_name, kwargs in (variants or {name: {}}).items():
-            yield full_name, block, {**block.get("kwargs", {}), **kwargs}
+    return list(missions.values()) if which is None else [missions[name] for name in dict.fromkeys(chosen(which, ()))]
 
 
 def _file_content(path: Path) -> dict[str, Any]:
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError  # late: workers do not need them
 
-    content = content_of(path, BadEvaluation)
-    try:
-        found: dict[str, Any] = _file_model().model_validate(content).model_dump(exclude_unset=True)
-        return found
-    except ValidationError as error:
-        mistakes = []
-        for mistake in error.errors():
-            where, value = ".".join(map(str, mistake["loc"])), mistake["input"]
-            if mistake["type"] == "extra_forbidden":
-                known = ("env", "kwargs", "turns", "variants") if "." in where else ("missions", "sets")
-                meant = hint(str(mistake["loc"][-1]), known) or f" Known are {', '.join(known)}."
-                mistakes.append(f"`{where}` is unknown.{meant}")
-            elif mistake["type"] == "missing":
-                mistakes.append(f"`{where}` is missing.")
-            elif mistake["type"] in ("model_type", "dict_type"):
-                example = "`missions: {cart: {env: CartPole-v1}}`"
-                mistakes.append(f"`{where or 'the file'}` is {value!r}, and must be a block: {example}.")
-            else:
-                mistakes.append(f"`{where}: {value!r}`: {mistake['msg']}.")
-        raise BadEvaluation("\n  ".join([f"In {path}:", *mistakes])) from None
-
-
-@functools.cache
-def _file_model() -> Any:
-    """Return the form of a file of missions. pydantic is imported late: workers do not need it."""
-    from pydantic import BaseModel
-
-    class Block(BaseModel, extra="forbid", strict=True):
+    class MissionBlock(BaseModel, extra="forbid", strict=True):
         """A mission in a file."""
 
         env: str
@@ -366,10 +328,16 @@ def _file_model() -> Any:
     class File(BaseModel, extra="forbid", strict=True):
         """A file of missions."""
 
-        missions: dict[str, Block]
+        missions: dict[str, MissionBlock]
         sets: dict[str, list[str]] = {}
 
-    return File
+    def right(place: str) -> str:
+        return advice(place.rpartition(".")[2], MissionBlock.model_fields if "." in place else File.model_fields)
+
+    try:
+        return File.model_validate(settings_in(path, BadEvaluation)).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        raise BadEvaluation("\n  ".join([f"In {path}:", *(explain(one, right) for one in error.errors())])) from None
 
 
 # ---- MettaGrid ------------------------------------------------------------------------------------------------------

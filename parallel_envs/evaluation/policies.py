@@ -29,7 +29,7 @@ import pickle
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -73,8 +73,7 @@ class HeldCheckpoint:
     """A copy of a checkpoint."""
 
     path: str  # the original checkpoint, or the original folder of one agent
-    folder: str  # the folder that the user gave as the policy: `path` itself, or the folder of the run
-    copy: str  # the copy of `folder`, which contains only this checkpoint
+    copy: str  # the copy of the folder that the user gave: of `path`, or of a run with only this checkpoint
     digest: str | None  # the fingerprint of the copy and of the policy's class
 
 
@@ -160,7 +159,7 @@ def _candidate(name: str, given: Any, trust: Sequence[str]) -> Candidate:
         except (TypeError, ValueError) as error:
             raise BadEvaluation(str(error)) from error
         return Candidate(name=name, source=spec, proportion=spec.proportion)
-    is_module = not isinstance(given, type) and is_network(given)
+    is_module = is_network(given)
     can_act = isinstance(given, MultiAgentPolicy | BatchPolicy) or (callable(given) and not is_module)
     can_act = can_act or any(callable(getattr(given, method, None)) for method in ("agent_policy", "step"))
     if isinstance(given, type) or not can_act:
@@ -173,18 +172,16 @@ def _candidate(name: str, given: Any, trust: Sequence[str]) -> Candidate:
 
 
 def _with_proportions(found: list[Candidate], given: Any) -> list[Candidate]:
-    names = [candidate.name for candidate in found]
-    numbers = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
+    numbers, names = given, [candidate.name for candidate in found]
     if isinstance(given, Mapping):
         if unknown := [name for name in given if name not in names]:
             known = f"the policies are {names}.{hint(unknown[0], names)}"
             raise BadEvaluation(f"A proportion was given for {unknown[0]!r}, and {known}")
         numbers = [given.get(candidate.name, candidate.proportion) for candidate in found]
-    if len(numbers) != len(found):
+    if not isinstance(numbers, Sequence) or len(numbers) != len(found):
         raise BadEvaluation(f"proportions={given!r} are not {len(found)} numbers. Give one for each policy.")
     for name, number in zip(names, numbers, strict=True):
-        is_number = isinstance(number, int | float) and not isinstance(number, bool)
-        if not (is_number and math.isfinite(number) and number > 0):
+        if not (isinstance(number, int | float) and math.isfinite(number) and number > 0):
             raise BadEvaluation(f"The proportion {number!r} of {name!r} is not a number above 0.")
     return [dataclasses.replace(one, proportion=float(number)) for one, number in zip(found, numbers, strict=True)]
 
@@ -269,8 +266,6 @@ class PolicyTemplates:
         candidate, (observation_space, action_space) = self.candidates[place], spaces
         source = candidate.source
         if isinstance(source, PolicySpec):
-            if candidate.held is not None:
-                source = dataclasses.replace(source, data_path=candidate.held.copy)
             spec = source.for_agent(agent, observation_space=observation_space, action_space=action_space, seed=seed)
             make: Callable[[], Any] | None = partial(_make, spec, seed, candidate.held)
             self._to_close.append(policy := _make(spec, seed, candidate.held))
@@ -303,11 +298,11 @@ def _make(spec: PolicySpec, seed: int, held: HeldCheckpoint | None) -> Any:
     had_torch = "torch" in sys.modules
     try:
         with seeded_globally(seed):
-            policy = spec.make()
+            policy = (spec if held is None else dataclasses.replace(spec, data_path=held.copy)).make()
     except Exception as error:
         if held is not None:  # errors name the folder that the user gave, and not its copy
-            texts = (one.replace(held.copy, held.folder) if isinstance(one, str) else one for one in error.args)
-            error.args = tuple(texts)
+            given = str(spec.data_path)
+            error.args = tuple(one.replace(held.copy, given) if isinstance(one, str) else one for one in error.args)
         raise
     limit_torch()  # the policy may have set another number of threads
     if had_torch or "torch" not in sys.modules:
@@ -387,46 +382,34 @@ def _reads_learners_folder(spec: PolicySpec) -> bool:
     if spec.data_path is None:
         return False
     folder = Path(spec.data_path)
-    files = [folder / _CHECKPOINT, folder / _AGENT]
     if (folder / _RUN).is_file():
         newest = _newest_checkpoint(folder)
         if newest is None:
             return is_trained(spec)
-        files = [newest / _CHECKPOINT]
-    for file in files:
-        with contextlib.suppress(OSError), file.open("rb") as opened:
-            if _FORMAT in opened.read(100):  # the name is not enough: others may write an agent.json, too
+        folder = newest
+    for file in (folder / _CHECKPOINT, folder / _AGENT):
+        with contextlib.suppress(OSError):
+            if _FORMAT in file.read_bytes()[:100]:  # the name is not enough: others may write an agent.json, too
                 return True
     return False
 
 
 def _hold(name: str, spec: PolicySpec, before: Mapping[str, Any], into: Path) -> HeldCheckpoint:
-    """Copy the policy's checkpoint into a folder that does not exist yet. `before`: the policy in an earlier result."""
-    folder = Path(str(spec.data_path))
-    earlier, data = before.get(CHECKPOINT), before.get("data")
-    if not isinstance(earlier, str) or not isinstance(data, str):
-        earlier = None
-    elif located(data) != located(str(folder)):
-        # The run may have been moved, or named by a path from another working folder: take its checkpoint of the same
-        # name. The digest tells whether it is another one.
-        moved = folder / _CHECKPOINTS / Path(earlier).name
-        earlier = str(moved) if moved.is_dir() else None
-    path = _copy_checkpoint(folder, None if earlier is None else Path(earlier), name, spec, into)
-    digest = fingerprint(dataclasses.replace(spec, data_path=str(into)))
-    if earlier is not None and before.get(DIGEST) not in (None, digest):
-        raise BadEvaluation(
-            f"The episodes so far were played by the policy {name!r} of the checkpoint {earlier}, and the checkpoint "
-            f"or the code of the policy has changed since ({DIGEST} {before[DIGEST]}, now {digest}). New "
-            "episodes could not be compared with them: restore the old state, or start a new evaluation."
-        )
-    return HeldCheckpoint(str(path), str(folder), str(into), digest)
-
-
-def _copy_checkpoint(folder: Path, wanted: Path | None, name: str, spec: PolicySpec, into: Path) -> Path:
-    """Copy the checkpoint `wanted`, or the newest of a run, and return the path of the original."""
+    """Copy a policy's checkpoint into a new folder: the one of an earlier result (`before`), or the newest of a run."""
+    folder, wanted = Path(str(spec.data_path)), None
     is_run = (folder / _RUN).is_file()
-    for _ in range(_MAX_TRIES):
-        path = wanted if wanted is not None else _newest_checkpoint(folder) if is_run else folder
+    earlier, data = before.get(CHECKPOINT), before.get("data")
+    if isinstance(earlier, str) and isinstance(data, str):
+        wanted = Path(earlier)
+        if located(data) != located(str(folder)):
+            # The run may have been moved, or named by a path from another working folder: take its checkpoint of the
+            # same name. The digest tells whether it is another one.
+            moved = folder / _CHECKPOINTS / wanted.name
+            wanted = moved if moved.is_dir() else None
+    so_far = f"The episodes so far were played by the policy {name!r} of the checkpoint {wanted}"
+    restore = "New episodes could not be compared with them: restore it, or start a new evaluation."
+    for _ in range(_MAX_TRIES if is_run and wanted is None else 1):
+        path = wanted or (_newest_checkpoint(folder) if is_run else folder)
         if path is None:
             raise BadEvaluation(f"The run {folder} of the policy {name!r} has no checkpoint yet. Train it first.")
         try:
@@ -437,22 +420,25 @@ def _copy_checkpoint(folder: Path, wanted: Path | None, name: str, spec: PolicyS
                         shutil.copyfile(folder / file, into / file)
             to = into / _CHECKPOINTS / path.name if is_run else into
             _copy_folder(path, to, (_MEMORY,) if is_trained(spec) else ())
-            return path
+            break
         except FileNotFoundError:
             shutil.rmtree(into, ignore_errors=True)
-            if wanted is not None or not is_run:
-                break
         except OSError as error:
             raise BadEvaluation(f"The checkpoint {path} of the policy {name!r} cannot be copied: {error}.") from error
-    if wanted is not None:
+    else:
+        if wanted is not None:
+            raise BadEvaluation(f"{so_far}, which is gone. {restore}")
         raise BadEvaluation(
-            f"The episodes so far were played by the policy {name!r} of the checkpoint {wanted}, which is gone. New "
-            "episodes could not be compared with them: restore it, or start a new evaluation."
+            f"The checkpoint {path} of the policy {name!r} was removed while it was copied. Make its training keep "
+            "more checkpoints (keep_checkpoints), and evaluate again."
         )
-    raise BadEvaluation(
-        f"The checkpoint {path} of the policy {name!r} was removed while it was copied. Make its training keep more "
-        "checkpoints (keep_checkpoints), and evaluate again."
-    )
+    digest = fingerprint(dataclasses.replace(spec, data_path=str(into)))
+    if wanted is not None and before.get(DIGEST) not in (None, digest):
+        raise BadEvaluation(
+            f"{so_far}, and the checkpoint or the code of the policy has changed since ({DIGEST} {before[DIGEST]}, now "
+            f"{digest}). {restore}"
+        )
+    return HeldCheckpoint(str(path), str(into), digest)
 
 
 def _newest_checkpoint(run: Path) -> Path | None:

@@ -37,7 +37,7 @@ from parallel_envs.evaluation.records import (
     Trajectory,
     check_word,
     names_of,
-    record_of,
+    read_as,
     record_values,
 )
 from parallel_envs.extras import install_line, is_installed
@@ -81,10 +81,7 @@ def read_episode(path: str | Path) -> SavedEpisode:
         raise BadDocument(f"{path} is not a saved episode: {error}") from error
     if header.get("kind") != KIND or header.get("schema") != SCHEMA:
         raise BadDocument(f"{path} is not a saved episode, or one of another version.")
-    try:
-        return SavedEpisode(record_of(header["record"]), arrays)
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BadDocument(f"{path} is damaged: {type(error).__name__}: {error}.") from error
+    return SavedEpisode(read_as(EpisodeRecord, header.get("record"), str(path), "record"), arrays)
 
 
 def episode_file(folder: str | Path, record: EpisodeRecord, suffix: str = ".npz") -> Path:
@@ -206,17 +203,17 @@ def record_videos(
                 reply = request.replies[0]
                 if reply.failure is None and reply.death is None:
                     draft.replace(path)
+            problem = "" if reply.failure or reply.death else _difference(record, reply.value)
             if reply.death is not None:
-                yield Video(None, record, f"rendering ended its process (exit code {reply.death.exitcode})")
+                problem = f"rendering ended its process (exit code {reply.death.exitcode})"
             elif reply.failure is not None:
                 text, error = reply.failure.message, reply.failure.type_name
                 if "'render_mode'" in text:
                     text += ". Videos need an environment that takes render_mode='rgb_array'."
                 elif any(word in text for word in ("OpenGL", "EGL", "glGetError")) and "MUJOCO_GL" not in os.environ:
                     text += ". There is no display, and EGL was tried: install it (libegl1), or set MUJOCO_GL=osmesa."
-                yield Video(None, record, text if error.endswith(CannotRender.__name__) else f"{error}: {text}")
-            else:
-                yield Video(path, record, _difference(record, reply.value))
+                problem = text if error.endswith(CannotRender.__name__) else f"{error}: {text}"
+            yield Video(None if reply.failure or reply.death else path, record, problem)
 
 
 def _difference(evaluated: EpisodeRecord, replayed: EpisodeRecord) -> str:

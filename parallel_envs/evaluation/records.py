@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -41,8 +41,6 @@ FailureKind = Literal["policy", "env", "nonsense", "timeout", "death", "run"]
 """The cause of a failure: a policy that raised or could not be made; an environment that did; a policy whose action is
 not in its space; an episode that took too long; a worker that died; the evaluation itself."""
 
-STRATEGIES: tuple[str, ...] = words(Strategy)
-
 
 # ---- settings -------------------------------------------------------------------------------------------------------
 
@@ -51,10 +49,10 @@ class BadEvaluation(ValueError):
     """The evaluation cannot be done as asked: an unknown mission, a policy that does not fit, a number out of range."""
 
 
-def check_whole(name: str, value: Any, *, least: int) -> int:
-    """Return a whole number that is at least `least`, or raise BadEvaluation."""
+def check_whole(name: str, value: Any, *, least: int, other: str = "") -> int:
+    """Return a whole number that is at least `least`, or raise BadEvaluation. `other`: words for what else fits."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise BadEvaluation(f"{name}={value!r} is not a whole number from {least} up.")
+        raise BadEvaluation(" ".join(f"{name}={value!r} is not a whole number from {least} up {other}".split()) + ".")
     return int(value)
 
 
@@ -95,7 +93,9 @@ class EvaluationConfig:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and 0.0 < value < math.inf):
                 raise BadEvaluation(f"{name}={value!r} is not a number of seconds above 0, nor None for no limit.")
-        check_word(f"parallel_policy={self.strategy!r}", self.strategy, STRATEGIES)
+        check_word(f"parallel_policy={self.strategy!r}", self.strategy, words(Strategy))
+        for agent, name in self.strategies.items():
+            check_word(f"strategy={name!r} of the agent {agent!r}", name, words(Strategy))
 
     def strategy_of(self, agent: Any) -> Strategy:
         """Return the strategy that was requested for one agent."""
@@ -147,11 +147,6 @@ class Trajectory:
     truncations: Sequence[Mapping[Agent, bool]]
 
 
-def key_of(mission: str, episode: int, alone: str = "") -> EpisodeKey:
-    """Return the key of an episode. `alone`: the policy, where each policy plays on its own."""
-    return (mission, episode, alone) if alone else (mission, episode)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRecord:
     """The result of an episode. If the episode failed, its returns and length up to the failure do not count.
@@ -191,7 +186,7 @@ class EpisodeRecord:
     @property
     def key(self) -> EpisodeKey:
         """The mission and the number; and the policy, where each policy played on its own."""
-        return key_of(self.mission, self.episode, self.alone)
+        return (self.mission, self.episode, self.alone) if self.alone else (self.mission, self.episode)
 
     @property
     def mixed(self) -> bool:
@@ -318,9 +313,8 @@ class EvaluationResult:
         for record, own in zip(self.episodes, agents_of, strict=True):
             failure = record.failure
             row = {name: getattr(record, name) for name in _CSV_COLUMNS if hasattr(record, name)}
-            row["failure"] = failure.kind if failure else ""
-            if failure:
-                row["error"] = f"{failure.error_type}: {failure.message}"
+            row["failure"] = failure and failure.kind
+            row["error"] = failure and f"{failure.error_type}: {failure.message}"
             row["policy"] = "mixed" if record.mixed else record.alone or next(iter(record.assignment.values()), "")
             for agent in own:
                 row |= {
@@ -346,7 +340,13 @@ class EvaluationResult:
             raise BadDocument(f"{path} cannot be read: {error.strerror}.") from error
         except (ValueError, RecursionError) as error:
             raise BadDocument(f"{path} is not JSON ({error}). {_ADVICE}") from error
-        return _from_document(document, str(path))
+        if not isinstance(document, Mapping) or document.get("kind") != KIND:
+            raise BadDocument(f"{path} is not an evaluation. {_ADVICE}")
+        if document.get("schema") != SCHEMA:
+            raise BadDocument(f"{path} has schema {document.get('schema')!r}, and this version reads {SCHEMA}.")
+        found = read_as(EvaluationResult, document, str(path))
+        _check_settings(found.settings, str(path))
+        return found
 
 
 def write_text(text: str, path: str | Path | None) -> str:
@@ -362,86 +362,37 @@ SCHEMA = 1
 KIND = "parallel_envs evaluation"
 _ADVICE = "Give a file that `parallel-envs eval --output` wrote."
 
-Values = dict[str, Any]
-
-_Types = Mapping[str, tuple[type, ...]]
-"""The types that values in a document may have, by name."""
-_DOCUMENT_TYPES: _Types = {
-    **dict.fromkeys(("episodes", "missing"), (list, tuple)),
-    **dict.fromkeys(("settings", "options", "strategies", "why"), (Mapping,)),
-}
-_SETTINGS_TYPES: _Types = {
-    "missions": (Mapping,),
-    "policies": (Mapping, list, tuple),
-    **dict.fromkeys(("seed", "max_steps", "episodes"), (int,)),
-}
-_RECORD_TYPES: _Types = {
-    **dict.fromkeys(("mission", "alone"), (str,)),
-    **dict.fromkeys(("episode", "seed", "length", "attempts"), (int,)),
-    **dict.fromkeys(("assignment", "returns", "infos", "timeouts"), (Mapping,)),
-    "seconds": (int, float),
-    "success": (bool, type(None)),
-}
+Kind = TypeVar("Kind")
 
 
 class BadDocument(ValueError):
     """A document that is not an evaluation. The text says what is wrong with it, and where."""
 
 
-def to_document(result: EvaluationResult) -> Values:
+def to_document(result: EvaluationResult) -> dict[str, Any]:
     """Return an evaluation, except trajectories, as values that JSON and YAML can hold."""
-    cells = per_mission_and_policy(result)
+    missions = {name: plain(dataclasses.asdict(one)) for name, one in per_mission(result).items()}
+    for name in missions:
+        missions[name]["policies"] = {}
+    for (name, policy), cell in per_mission_and_policy(result).items():
+        missions[name]["policies"][policy] = plain(dataclasses.asdict(cell))
+    named = {name: plain(getattr(result, name)) for name in ("strategies", "why") if getattr(result, name)}
     return {
         "kind": KIND,
         "schema": SCHEMA,
         "settings": plain(result.settings),
         "options": plain(result.options),
-        **({"strategies": plain(result.strategies)} if result.strategies else {}),
-        **({"why": plain(result.why)} if result.why else {}),
+        **named,
         "interrupted": result.interrupted,
         "missing": [list(key) for key in result.missing],
         "worker_bytes": list(result.worker_bytes),
-        "missions": {
-            name: {
-                **plain(dataclasses.asdict(summary)),
-                "policies": {
-                    policy: plain(dataclasses.asdict(cell)) for (of, policy), cell in cells.items() if of == name
-                },
-            }
-            for name, summary in per_mission(result).items()
-        },
-        "policies": {name: plain(dataclasses.asdict(summary)) for name, summary in per_policy(result).items()},
+        "missions": missions,
+        "policies": {name: plain(dataclasses.asdict(one)) for name, one in per_policy(result).items()},
         "episodes": [record_values(record) for record in result.episodes],
     }
 
 
-def _from_document(document: Any, where: str) -> EvaluationResult:
-    if not isinstance(document, Mapping) or document.get("kind") != KIND:
-        raise BadDocument(f"{where} is not an evaluation. {_ADVICE}")
-    if document.get("schema") != SCHEMA:
-        raise BadDocument(f"{where} has schema {document.get('schema')!r}, and this version reads {SCHEMA}.")
-    try:
-        _check_types(document, _DOCUMENT_TYPES)
-        _check_types(document["settings"], _SETTINGS_TYPES)
-        missing = document["missing"]
-        return EvaluationResult(
-            episodes=tuple(map(record_of, document["episodes"])),
-            settings=dict(document["settings"]),
-            interrupted=bool(document["interrupted"]),
-            missing=tuple(key_of(str(name), int(episode), *map(str, alone)) for name, episode, *alone in missing),
-            worker_bytes=tuple(map(int, document["worker_bytes"])),
-            options=dict(document.get("options", {})),
-            strategies={
-                str(mission): {str(agent): str(name) for agent, name in named.items()}
-                for mission, named in document.get("strategies", {}).items()
-            },
-            why={str(mission): str(text) for mission, text in document.get("why", {}).items()},
-        )
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BadDocument(f"{where} is damaged: {type(error).__name__}: {error}. Evaluate anew.") from error
-
-
-def record_values(record: EpisodeRecord) -> Values:
+def record_values(record: EpisodeRecord) -> dict[str, Any]:
     """Return an episode, except its trajectory, as values that JSON can hold."""
     values = {one.name: getattr(record, one.name) for one in dataclasses.fields(record)}
     del values["trajectory"]
@@ -451,26 +402,31 @@ def record_values(record: EpisodeRecord) -> Values:
     return {**plain(values), "late": record.late, "failure": failure}
 
 
-def record_of(values: Mapping[str, Any]) -> EpisodeRecord:
-    """Return the episode that `record_values` wrote. Raise TypeError, ValueError and others for wrong values."""
-    _check_types(values, _RECORD_TYPES)
-    found = dict(values)
-    for name, kind in (("returns", float), ("timeouts", int)):
-        found[name] = {agent: kind(number) for agent, number in found.get(name, {}).items()}
-    failure = found.pop("failure", None) or {}
-    for texts in (failure, found.get("assignment", {})):
-        _check_types(texts, dict.fromkeys(texts, (str,)))
-    found.pop("late", None)  # written for readers: the sum of `timeouts`
-    if found.pop("trajectory", None) is not None:
-        raise ValueError("trajectories are not in such files")
-    return EpisodeRecord(**found, failure=Failure(**failure) if failure else None)
+def _check_settings(settings: Mapping[str, Any], where: str) -> None:
+    """Raise BadDocument for settings that statistics and tables could not use."""
+    from pydantic import BaseModel  # late: workers do not need it
+
+    class KnownSettings(BaseModel, strict=True):  # strict: True is no seed
+        missions: Mapping[str, Mapping[str, Any]] = {}
+        policies: Mapping[str, Mapping[str, Any]] | Sequence[Any] = ()
+        strategy: Mapping[str, Any] | None = None
+        seed: int = 0
+        max_steps: int = 1
+        episodes: int = 1
+
+    read_as(KnownSettings, settings, where, "settings")
 
 
-def _check_types(values: Mapping[str, Any], types: _Types) -> None:
-    for name in types:
-        value = values.get(name)
-        if name in values and (not isinstance(value, types[name]) or isinstance(value, bool) > (bool in types[name])):
-            raise TypeError(f"{name} is {value!r}")
+def read_as(kind: type[Kind], values: Any, where: str, block: str = "") -> Kind:
+    """Return the dataclass of this kind that a document holds, in its part `block`. Raise BadDocument."""
+    from pydantic import TypeAdapter, ValidationError  # late: workers do not need them
+
+    from parallel_envs.checks import explain
+
+    try:
+        return TypeAdapter(kind).validate_python(values)
+    except ValidationError as error:
+        raise BadDocument(f"{where} is damaged: {explain(error.errors()[0], str, block)}") from None
 
 
 def plain(value: Any) -> Any:

@@ -6,7 +6,6 @@ stratum, with replacement. An episode that failed has no return: it is counted, 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,31 +53,24 @@ def summarise(
     *,
     failed: int = 0,
     successes: Iterable[bool | None] = (),
-    late: int = 0,
     seed: int = 0,
-    mixed: bool = False,
+    **others: Any,
 ) -> Summary:
     """Return the statistics of scores that come in strata: by mission, a score for each episode without a failure.
 
     `successes` says whether each of these episodes succeeded, None where it is not known. `seed` is for the bootstrap.
-    The other arguments are fields of `Summary`.
+    `failed` and `others` are fields of `Summary`.
     """
     pooled = np.concatenate([np.zeros(0), *(np.asarray(values, float) for values in strata.values())])
     with np.errstate(**_QUIET):
-        mean = float(pooled.mean()) if len(pooled) else None
-        iqm = float(interquartile_mean(pooled)) if len(pooled) else None
-        interval = bootstrap_interval(list(strata.values()), interquartile_mean, seed=seed)
-    return Summary(
-        n=len(pooled),
-        failed=failed,
-        mean=mean,
-        standard_error=standard_error(strata.values()),
-        iqm=iqm,
-        iqm_interval=interval,
-        success_rate=success_rate(successes, failed),
-        late=late,
-        mixed=mixed,
-    )
+        figures: dict[str, Any] = {
+            "n": len(pooled),
+            "mean": float(pooled.mean()) if len(pooled) else None,
+            "standard_error": standard_error(strata.values()),
+            "iqm": float(interquartile_mean(pooled)) if len(pooled) else None,
+            "iqm_interval": bootstrap_interval(list(strata.values()), interquartile_mean, seed=seed),
+        }
+    return Summary(**{**figures, "failed": failed, "success_rate": success_rate(successes, failed), **others})
 
 
 def standard_error(strata: Iterable[npt.ArrayLike]) -> float | None:
@@ -225,14 +217,13 @@ def _summary(
         if (score := record.score if policy is None else record.score_of(policy)) is not None:
             strata.setdefault(record.mission, []).append(score)
     seed = result.settings.get("seed")
-    found = summarise(
+    unknown = {} if has_mean else dict.fromkeys(("mean", "standard_error", "iqm", "iqm_interval"))
+    return summarise(
         strata,
         failed=sum(record.failure is not None for record in records),
         successes=[record.success for record in records if record.failure is None],
-        late=sum(record.late if policy is None else record.late_of(policy) for record in records),
         seed=seed if isinstance(seed, int) else 0,
+        late=sum(record.late if policy is None else record.late_of(policy) for record in records),
         mixed=any(record.mixed for record in records),
+        **unknown,
     )
-    if has_mean:
-        return found
-    return dataclasses.replace(found, mean=None, standard_error=None, iqm=None, iqm_interval=None)

@@ -68,8 +68,7 @@ def text_table(result: EvaluationResult, width: int) -> str:
     """Return the tables as plain text of at most `width` columns."""
     console = Console(file=io.StringIO(), width=width, color_system=None)
     with console.capture() as captured:
-        for part in tables(result):
-            console.print(part)
+        console.print(*tables(result), sep="\n")
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 

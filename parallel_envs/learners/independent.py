@@ -43,7 +43,7 @@ from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
 if TYPE_CHECKING:
     from parallel_envs.learners.loops import Loop, LoopReport
-    from parallel_envs.learners.loops.options import LoopWords
+    from parallel_envs.learners.loops.loop import LoopWords
 
 _log = logging.getLogger(__name__)
 

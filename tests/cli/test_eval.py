@@ -36,20 +36,23 @@ def evaluated(*words: str) -> Result:
 
 
 def test_every_format_tells_the_same_numbers_and_progress_is_not_in_them(tmp_path: Path) -> None:
-    result = evaluated()
+    result = evaluated("--save-episodes", str(tmp_path / "kept"))
     assert result.exit_code == 0, result.output
     assert "return per agent" in result.stdout
     assert "2 of 2 episodes (100%)" in result.stderr
     assert "100%" not in result.stdout
-    episodes = json.loads(evaluated("--format", "json").stdout)["episodes"]
-    returns = [episode["returns"]["agent_0"] for episode in episodes]
-    assert len(returns) == 2
+    returns = [one["returns"]["agent_0"] for one in json.loads(evaluated("--format", "json").stdout)["episodes"]]
     rows = csv.DictReader(io.StringIO(evaluated("--format", "csv").stdout))
     assert [float(row["return:agent_0"]) for row in rows] == returns
     assert yaml.safe_load(evaluated("--format", "yaml").stdout)["missions"]["CartPole-v1"]["mean"] == sum(returns) / 2
     for name, beginning in (("r.csv", "mission,"), ("r.yml", "kind: "), ("r.txt", "┏")):
         assert evaluated("-o", str(tmp_path / name)).exit_code == 0
         assert (tmp_path / name).read_text(encoding="utf-8").startswith(beginning)
+    files = sorted((tmp_path / "kept").iterdir())
+    assert [file.name for file in files] == ["CartPole-v1-0000.npz", "CartPole-v1-0001.npz"]
+    saved = read_episode(files[1])
+    assert len(saved.arrays["observations/agent_0"]) == saved.record.length + 1
+    assert saved.arrays["rewards/agent_0"].sum() == saved.record.returns["agent_0"] == returns[1]
 
 
 def test_settings_reach_the_evaluation(tmp_path: Path) -> None:
@@ -68,21 +71,9 @@ def test_settings_reach_the_evaluation(tmp_path: Path) -> None:
 
 def test_players_may_take_turns() -> None:
     pytest.importorskip("pettingzoo.classic.connect_four_v3")
-    words = ("eval", "-m", "pettingzoo.classic.connect_four_v3", "-p", "random", "-e", "2")
-    refused = command(*words)
-    assert refused.exit_code == 2
-    assert "Give --turns 'sequential'" in told(refused)
+    words = ("eval", "-m", "pettingzoo.classic.connect_four_v3", "-p", "random", "-e", "1")
+    assert "Give --turns 'sequential'" in told(command(*words))
     assert command(*words, "--turns", "sequential").exit_code == 0
-
-
-def test_episodes_are_kept(tmp_path: Path) -> None:
-    result = evaluated("--save-episodes", str(tmp_path / "kept"))
-    assert result.exit_code == 0, result.output
-    files = sorted((tmp_path / "kept").iterdir())
-    assert [file.name for file in files] == ["CartPole-v1-0000.npz", "CartPole-v1-0001.npz"]
-    saved = read_episode(files[1])
-    assert len(saved.arrays["observations/agent_0"]) == saved.record.length + 1
-    assert saved.arrays["rewards/agent_0"].sum() == saved.record.returns["agent_0"]
 
 
 def test_videos_are_made_and_what_cannot_be_filmed_is_told(tmp_path: Path) -> None:
@@ -173,16 +164,14 @@ def test_what_cannot_be_written_costs_no_numbers_and_is_exit_code_1(
         assert list(tmp_path.iterdir()) == []
 
 
-def told_by(result: EvaluationResult) -> list[Any]:
-    return [(record.key, record.seed, record.returns, record.length) for record in result.episodes]
-
-
 TRUST = ["--trust", "tests"]
 """The file names policies of these tests, and a file's word alone is not enough to run them."""
 
 
 @pytest.mark.parametrize("jobs", ["2", pytest.param("0", marks=pytest.mark.slow)])
-def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) -> None:
+def test_ctrl_c_says_how_to_go_on_and_that_is_enough(
+    jobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, straight = tmp_path / "it's here.json", tmp_path / "straight.json"
     words = ["eval", *CART, "-p", "tests.cli.agents:Slow", "-e", "20", "-s", "9", "--seed", "5", "-o"]
     process = subprocess.Popen(
@@ -201,19 +190,18 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) 
     begun = EvaluationResult.from_json(file)
     assert begun.interrupted
     assert 0 < len(begun.episodes) < 20
-    told_at_the_end = (
-        f"{len(begun.episodes)} of 20 episodes were played, and are saved. To play the rest: "
-        f"{shell_command('parallel-envs', 'parallel_envs', '')}"
-    )
-    (line,) = [line for line in said.splitlines() if line.startswith(told_at_the_end)]
+    at_the_end = f"{len(begun.episodes)} of 20 episodes were played, and are saved. To play the rest: "
+    at_the_end += shell_command("parallel-envs", "parallel_envs", "")
+    (line,) = [line for line in said.splitlines() if line.startswith(at_the_end)]
     assert line.endswith(" --trust tests.cli.agents")
-    rest = command(*shlex.split(line.removeprefix(told_at_the_end)))
+    rest = command(*shlex.split(line.removeprefix(at_the_end)))
     assert rest.exit_code == 1, "the threshold too is kept"
     assert "below 500." in told(rest)
     assert "were played, and are saved" not in told(rest)
+    monkeypatch.setattr("tests.cli.agents.Slow.wrong", lambda self: None)  # no need to be slow here
     assert command(*words, str(straight)).exit_code == 0
     one, other = EvaluationResult.from_json(file), EvaluationResult.from_json(straight)
-    assert told_by(one) == told_by(other)
+    assert one.episodes == other.episodes
     assert one.settings == other.settings
     assert one.options["jobs"] == jobs
 
@@ -295,8 +283,8 @@ FOREIGN = "which neither belongs to this package nor was named by you"
         (["--seed", "6"], {}, "begun.json was made with --seed 5, and 6 is requested."),
         (["-p", "random"], {}, "begun.json was made with policies="),
         (["-m", "CartPole-v0"], {}, "holds 1 episodes that are not requested now, and would lose them."),
-        (TRUST, {"policy": ["runs/gone"]}, "begun.json: The policy 'runs/gone' is unknown."),
-        (TRUST, {"jobs": [3]}, "begun.json is damaged: its option 'jobs' is [3]. Add --jobs."),
+        (TRUST, {"policy": ["runs/gone"]}, "The policy 'runs/gone' is unknown."),
+        (TRUST, {"jobs": [3]}, "begun.json is damaged: `options.jobs: [3]`"),
         ([], {"policy": ["subprocess:Popen"]}, FOREIGN),
         ([], {"mission": ["subprocess:Popen?args=x"]}, FOREIGN),
         ([], {"mission": {"cart": "os:system"}}, FOREIGN),
@@ -326,7 +314,7 @@ def test_a_file_that_is_contradicted_damaged_or_names_foreign_code_is_refused_an
     ("words", "message"),
     [
         (["--episodes", "0"], "greater than or equal to 1"),
-        (["--jobs", "two"], "--jobs 'two' is neither a whole number from 0 up nor 'auto'."),
+        (["--jobs", "two"], "--jobs 'two' is not a whole number from 0 up nor 'auto'."),
         (["--parallel-policy", "process", "-j", "1"], "Give --jobs 2 or more, or --jobs 0 to play the episodes in"),
         (["--strategy", "agent_0"], "--strategy 'agent_0' does not have the form AGENT=HOW"),
         (["--strategy", "agent_0=proces"], "--strategy 'proces' of the agent 'agent_0' is unknown."),
@@ -338,10 +326,10 @@ def test_a_file_that_is_contradicted_damaged_or_names_foreign_code_is_refused_an
         (["--resume", "nowhere.json"], "nowhere.json cannot be read"),
         (["--save-episodes", "file/kept"], "--save-episodes file/kept cannot be a folder: Not a directory"),
         (["--record", "bst"], "'bst' is not one of 'best'"),
-        (["--fail-below", "men=3"], "there is no metric 'men'. Did you mean 'mean'?"),
+        (["--fail-below", "men=3"], "there is no metric 'men'. Did you mean `mean`?"),
         (["--fail-below", "mean"], "does not have the form METRIC=VALUE"),
         (["--fail-below", "mean=x"], "'x' is not a number"),
-        (["--fail-below", "CartPol-v1:mean=3"], "Did you mean 'CartPole-v1'?"),
+        (["--fail-below", "CartPol-v1:mean=3"], "Did you mean `CartPole-v1`?"),
     ],
 )
 def test_mistakes_are_told_in_plain_words(

@@ -56,6 +56,11 @@ def test_what_is_misspelt_is_guessed(words: list[str], meant: str) -> None:
     assert "Traceback" not in result.output
 
 
+def ran(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **environment}
+    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=True)
+
+
 def test_help_loads_nothing_that_it_does_not_need() -> None:
     program = (
         "import json, runpy, sys\n"
@@ -64,19 +69,16 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
         "except SystemExit: pass\n"
         "print(json.dumps(sorted(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = set(json.loads(done.stdout.splitlines()[-1]))
-    assert "Usage: parallel-envs" in done.stdout
+    shown = ran("-c", program).stdout
+    loaded = set(json.loads(shown.splitlines()[-1]))
+    assert "Usage: parallel-envs" in shown
     assert "parallel_envs.cli" in loaded
     assert loaded & {"numpy", "gymnasium", "pettingzoo", "torch", "pydantic", "parallel_envs.engine"} == set()
 
 
 def test_a_terminal_without_signs_for_everything_gets_other_signs() -> None:
-    words = [sys.executable, "-m", "parallel_envs", "eval", "-m", "CartPole-v1", "-p", "random", "-e", "2"]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "15.50 ? 0.50" in done.stdout
+    words = ("-m", "parallel_envs", "eval", "-m", "CartPole-v1", "-p", "random", "-e", "2")
+    assert "15.50 ? 0.50" in ran(*words, PYTHONIOENCODING="ascii").stdout
 
 
 # ---- progress: bars, and lines where there is no terminal ------------------------------------------------------------
@@ -101,12 +103,19 @@ def written(num_missions: int, num_episodes: int, *, is_terminal: bool) -> str:
     return text.getvalue()
 
 
-def test_lines_come_now_and_then_and_at_the_end() -> None:
+def test_lines_come_now_and_then_and_at_the_end_and_what_was_complete_before_is_no_speed() -> None:
     assert written(1, 24, is_terminal=False).splitlines() == [
         "10 of 24 episodes (42%), 1 episodes/s, 14 s left, 2 failed",
         "20 of 24 episodes (83%), 1 episodes/s, 4 s left, 5 failed",
         "24 of 24 episodes (100%), 1 episodes/s, 0 s left, 6 failed",
     ]
+    now, text = 0.0, io.StringIO()
+    with shown(Console(file=text, width=110), lambda: now) as progress:
+        now = 100.0
+        progress.begin([("m", number) for number in range(10)], [record("m", 0), record("m", 1, failure=BROKEN)])
+        now = 114.0
+        progress.note(record("m", 2))
+    assert text.getvalue() == "3 of 10 episodes (30%), 0.0714 episodes/s, 1 min 38 s left, 1 failed\n"
 
 
 @pytest.mark.parametrize(
@@ -123,13 +132,3 @@ def test_bars_tell_missions_speed_time_left_and_failures(
     text = written(num_missions, num_episodes, is_terminal=True)
     assert [part for part in there if part not in text] == []
     assert not_there not in text
-
-
-def test_what_was_complete_before_is_done_but_no_speed() -> None:
-    now, text = 0.0, io.StringIO()
-    with shown(Console(file=text, width=110), lambda: now) as progress:
-        now = 100.0
-        progress.begin([("m", number) for number in range(10)], [record("m", 0), record("m", 1, failure=BROKEN)])
-        now = 114.0
-        progress.note(record("m", 2))
-    assert text.getvalue() == "3 of 10 episodes (30%), 0.0714 episodes/s, 1 min 38 s left, 1 failed\n"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 
 pytest.importorskip("torch")
@@ -18,6 +16,7 @@ pytest.importorskip("safetensors")
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Mission, evaluate, policies
 from parallel_envs.evaluation.recordings import record_videos
 from parallel_envs.learners.train import begin
+from tests.evaluation.stages import FlakyCart
 
 SETTINGS = """
 env: CartPole-v1
@@ -70,31 +69,13 @@ def training(trained: Path, tmp_path: Path) -> Training:
     return Training(trained, tmp_path / "run")
 
 
-class FlakyCart(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A cart whose process ends in the third episode, unless the file is there, which it makes then."""
-
-    resets = 0
-
-    def __init__(self, once: str) -> None:
-        super().__init__(gymnasium.make("CartPole-v1"))
-        self.once = Path(once)
-
-    def reset(self, **kwargs: Any) -> Any:
-        type(self).resets += 1
-        if self.resets == 4 and not self.once.exists():  # a rehearsal is the first
-            self.once.touch()
-            os._exit(1)
-        return super().reset(**kwargs)
+def played(run: Path, episodes: int = 4, **settings: Any) -> EvaluationResult:
+    (run / "once").touch()
+    return evaluate(cart(run), {"it": str(run)}, episodes, seed=3, **settings)
 
 
 def cart(run: Path) -> Mission:
     return Mission(name="cart", env=FlakyCart, kwargs={"once": str(run / "once")})
-
-
-def played(run: Path, episodes: int = 4, *, is_flaky: bool = False, **settings: Any) -> EvaluationResult:
-    if not is_flaky:
-        (run / "once").touch()
-    return evaluate(cart(run), {"it": str(run)}, episodes, seed=3, **settings)
 
 
 def policy_of(result: EvaluationResult) -> dict[str, Any]:
@@ -112,12 +93,16 @@ def test_training_that_goes_on_changes_nothing(training: Training, jobs: int) ->
     assert policy_of(after)["digest"] != policy_of(before)["digest"]
 
 
-def test_a_second_try_in_a_worker_plays_with_the_same_checkpoint(training: Training) -> None:
-    found = played(training.folder, is_flaky=True, jobs=1, progress=training)
+def test_a_second_try_in_a_worker_plays_with_the_same_checkpoint(trained: Path, training: Training) -> None:
+    policy = {"it": f"class=tests.evaluation.stages:Reading,data={training.folder}"}
+    found = evaluate(cart(training.folder), policy, 4, seed=3, jobs=1, progress=training)
     assert [one.attempts for one in found.episodes] == [1, 1, 2, 1]
+    after = evaluate(cart(training.folder), policy, 4, seed=3)
+    assert policy_of(after)["checkpoint"] != policy_of(found)["checkpoint"] == str(training.first)
     shutil.rmtree(training.folder)
-    before = played(Training(training.last.parents[1], training.folder).folder)
-    assert [one.score for one in found.episodes] == [one.score for one in before.episodes]
+    before = evaluate(cart(Training(trained, training.folder).folder), policy, 4, seed=3)
+    scores = [[one.score for one in result.episodes] for result in (found, before, after)]
+    assert scores[0] == scores[1] != scores[2]
 
 
 def test_a_checkpoint_that_is_removed_while_it_is_copied_gives_way_to_the_newer_one(
@@ -153,20 +138,10 @@ def test_no_copy_stays_behind_and_errors_name_the_folder_that_was_given(
     assert list(temporary.iterdir()) == []
 
 
-class Reading:
-    """A policy of somebody else's, whose folders have files of the same names."""
-
-    def load(self, folder: str) -> None:
-        self.folder = Path(folder)
-
-    def step(self, observation: Any) -> int:
-        return int((self.folder / "agent.json").read_text())
-
-
 def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
     for name in ("run.json", "agent.json"):
         (tmp_path / name).write_text("1")
-    found = evaluate("CartPole-v1", {"it": f"class={__name__}:Reading,data={tmp_path}"}, 1)
+    found = evaluate("CartPole-v1", {"it": f"class=tests.evaluation.stages:Reading,data={tmp_path}"}, 1)
     assert found.failures == ()
     assert "checkpoint" not in policy_of(found)
 

@@ -34,30 +34,22 @@ def test_settings_are_what_the_numbers_depend_on() -> None:
     name = "CartPole-v1?sutton_barto_reward=true"
     found = evaluate(name, ["random"], 2, seed=3, max_steps=20, info_keys=["a"])
     mission = {"env": "CartPole-v1", "kwargs": {"sutton_barto_reward": True}, "turns": "simultaneous"}
-    policy: dict[str, Any] = {
-        "class": "parallel_envs.policies:RandomAgent",
-        "data": None,
-        "kwargs": {},
-        "proportion": 1.0,
-    }
-    limits = {"action_timeout": None, "lateness_budget": 5.0, "episode_timeout": None, "max_steps": 20}
+    policy: Any = {"class": "parallel_envs.policies:RandomAgent", "data": None, "kwargs": {}, "proportion": 1.0}
     assert found.settings == {
         "missions": {name: mission},
         "policies": {"random": policy},
         "parallel_policy": "sequential",
         "strategy": None,
-        **limits,
         "info_keys": ["a"],
+        "action_timeout": None,
+        "lateness_budget": 5.0,
+        "episode_timeout": None,
+        "max_steps": 20,
         "episodes": 2,
         "seed": 3,
     }
     assert found.policies == ("random",)
-    numpys: dict[str, Any] = {
-        "episodes": np.int64(2),
-        "seed": np.int32(3),
-        "max_steps": np.int64(20),
-        "jobs": np.int8(0),
-    }
+    numpys: Any = {"episodes": np.int64(2), "seed": np.int32(3), "max_steps": np.int64(20), "jobs": np.int8(0)}
     assert found == evaluate(name, "random", info_keys=["a"], **numpys)
 
 
@@ -137,28 +129,24 @@ def test_episodes_are_begun_one_of_each_mission_then_the_longest_and_what_failed
 # ---- processes -------------------------------------------------------------------------------------------------------
 
 
-def test_how_many_workers() -> None:
+def test_episodes_and_agents_share_the_jobs() -> None:
     for jobs, num_episodes, num_cores, num_workers in (
         *((0, 9, 4, 0), (16, 9, 4, 16), ("auto", 9, 4, 4)),
         *(("auto", 3, 4, 3), ("auto", 1, 4, 0), ("auto", 9, 1, 0)),
     ):
         assert check_jobs(jobs, num_episodes, num_cores) == num_workers
-    found = evaluate(Course, "noop", 2, jobs=16)
-    assert len(found.worker_bytes) == 2
-    assert all(10 << 20 < num_bytes < 10 << 30 for num_bytes in found.worker_bytes)
-    assert evaluate(Course, "noop", 2).worker_bytes == ()
-
-
-def test_episodes_and_agents_share_the_jobs() -> None:
-    for strategy, jobs, num_episodes, expected in (
+    for strategy, num_jobs, num_episodes, expected in (
         *(("thread", 4, 10, (4, 0)), ("sequential", 16, 3, (3, 0))),
         *(("auto", 4, 10, (4, 0)), ("auto", 4, 2, (2, 1))),  # episodes come first, and agents share what is left
         *(("process", 4, 10, (2, 1)), ("process", 9, 2, (2, 3)), ("process", 9, 0, (0, 0)), ("process", 0, 10, (0, 0))),
     ):
-        assert split_jobs([strategy, "sequential"], jobs, num_episodes) == expected
+        assert split_jobs([strategy, "sequential"], num_jobs, num_episodes) == expected
+    num_bytes = evaluate(Course, "noop", 2, jobs=16).worker_bytes
+    assert [10 << 20 < one < 10 << 30 for one in num_bytes] == [True, True]
+    assert evaluate(Course, "noop", 2).worker_bytes == ()
 
 
-@pytest.mark.parametrize(("jobs", "episodes", "strategy"), [(4, 5, "process"), (4, 1, "process"), (3, 5, "auto")])
+@pytest.mark.parametrize(("jobs", "episodes", "strategy"), [(4, 5, "process"), (3, 5, "auto")])
 def test_no_more_processes_work_than_there_are_jobs(
     jobs: int, episodes: int, strategy: Strategy, tmp_path: Path
 ) -> None:
@@ -198,7 +186,7 @@ def test_a_process_of_agents_that_dies_costs_its_episode_one_attempt(tmp_path: P
     assert sorted(record.attempts for record in found.episodes) == [1, 1, 1, 2]
 
 
-@pytest.mark.parametrize("jobs", [0, 4])
+@pytest.mark.parametrize("jobs", [pytest.param(0, marks=pytest.mark.slow), 4])
 def test_each_agent_has_a_strategy_of_its_own(jobs: int, tmp_path: Path) -> None:
     plain, file = evaluate({"m": Course}, Counting(), 3), tmp_path / "r.json"
     asked: dict[str, Strategy] = {"red": "process", "green": "auto", "blue": "thread"}

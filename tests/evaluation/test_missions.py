@@ -16,6 +16,7 @@ from parallel_envs.evaluation import BadEvaluation, Mission, evaluate, missions,
 from parallel_envs.evaluation.missions import NUM_AGENTS, EnvMaker, MettaGridEnv, is_mettagrid_config
 from parallel_envs.multiagent.aec import FastConversion, faster_conversion
 from parallel_envs.multiagent.by_name import AGENT
+from parallel_envs.policies import ScriptedAgent
 from tests.evaluation.stages import Course, course_of
 
 FILE = """
@@ -42,21 +43,14 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_can_be_played_by_name() -> None:
-    for name in ("CartPole-v1", "mpe2.simple_v3", "mpe2/simple-v3", "tests.evaluation.stages:Course", "Pendulum-v1"):
-        env = EnvMaker(*missions_of(name)).make()
-        observations, _ = env.reset(seed=0)
-        assert list(observations) == list(env.agents)
-        env.close()
-
-
-def test_keyword_arguments_stand_behind_a_question_mark() -> None:
-    name = "mpe2.simple_spread_v3?N=2&max_cycles=9&local_ratio=0.25"
-    (mission,) = missions_of(name)
-    kwargs = {"N": 2, "max_cycles": 9, "local_ratio": 0.25}
-    assert mission == Mission(name=name, env="mpe2.simple_spread_v3", kwargs=kwargs)
-    assert len(EnvMaker(mission).make().possible_agents) == 2
-    assert [one.kwargs for one in missions_of("mpe2.simple_sp*?max_cycles=3")] == [{"max_cycles": 3}] * 2
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "mpe2.simple_v3", "mpe2/simple-v3", "tests.evaluation.stages:Course", "Pendulum-v1"]
+)
+def test_what_can_be_played_by_name(name: str) -> None:
+    env = EnvMaker(*missions_of(name)).make()
+    observations, _ = env.reset(seed=0)
+    assert list(observations) == list(env.agents)
+    env.close()
 
 
 @pytest.mark.parametrize(
@@ -80,13 +74,19 @@ def test_names_wildcards_and_sets_stand_for_missions(given: Any, names: list[str
     assert [mission.name for mission in missions_of(given)] == names
 
 
-def test_variants_of_a_file_add_to_the_keyword_arguments(file: Path) -> None:
+def test_keyword_arguments_stand_behind_a_question_mark_or_in_a_file(file: Path) -> None:
+    name = "mpe2.simple_spread_v3?N=2&max_cycles=9&local_ratio=0.25"
+    (mission,) = missions_of(name)
+    kwargs = {"N": 2, "max_cycles": 9, "local_ratio": 0.25}
+    assert mission == Mission(name=name, env="mpe2.simple_spread_v3", kwargs=kwargs)
+    assert len(EnvMaker(mission).make().possible_agents) == 2
+    assert [one.kwargs for one in missions_of("mpe2.simple_sp*?max_cycles=3")] == [{"max_cycles": 3}] * 2
     found = {mission.name: mission.kwargs for mission in missions_of(str(file))}
     assert found["spread:two"] == {"max_cycles": 9, "N": 2}
     assert found["spread:four"] == {"max_cycles": 7, "N": 4}
-    for name, text in (("eazy", "Did you mean 'easy'"), ("round", "contains itself")):
+    for which, text in (("eazy", "Did you mean `easy`"), ("round", "contains itself")):
         with pytest.raises(BadEvaluation, match=text):
-            missions_of(f"{file}:{name}")
+            missions_of(f"{file}:{which}")
 
 
 def test_a_gymnasium_env_has_one_agent_and_a_vector_env_is_no_mission() -> None:
@@ -102,8 +102,7 @@ def test_aec_envs_are_played_in_turns_on_request_and_otherwise_by_a_conversion_f
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     env = EnvMaker(Mission(name="m", env="mpe2.simple_spread_v3", turns="sequential")).make()
-    observations, _ = env.reset(seed=0)
-    assert len(observations) == 1
+    assert len(env.reset(seed=0)[0]) == 1
     env.close()
     tried = Mock(side_effect=faster_conversion)
     monkeypatch.setattr(missions, "faster_conversion", tried)
@@ -156,8 +155,7 @@ MettaGridConfig.__module__ = "mettagrid.config.mettagrid_config"
 class Simulator:
     """Stands for MettaGrid's: counts the maps that it has made, and adds their number to the seed."""
 
-    def __init__(self) -> None:
-        self.maps = 0
+    maps = 0
 
     def next_map_seed(self, base_seed: int) -> int:
         self.maps += 1
@@ -184,12 +182,10 @@ class Env(Course):
 
 @pytest.fixture
 def mettagrid(monkeypatch: pytest.MonkeyPatch) -> None:
-    course = Course(agents=(0, 1))
-    spaces = {"observation_space": course.observation_space(0), "action_space": course.action_space(0)}
-    about = SimpleNamespace(from_mg_cfg=lambda config: SimpleNamespace(num_agents=2, **spaces))
+    about = SimpleNamespace(num_agents=2, observation_space=Course().space, action_space=Course().action_space(0))
     contents: dict[str, dict[str, Any]] = {
         **{name: {} for name in ("mettagrid", "mettagrid.policy", "mettagrid.envs", "mettagrid.runner")},
-        "mettagrid.policy.policy_env_interface": {"PolicyEnvInterface": about},
+        "mettagrid.policy.policy_env_interface": {"PolicyEnvInterface": Mock(from_mg_cfg=lambda config: about)},
         "mettagrid.envs.pettingzoo_env": {"MettaGridPettingZooEnv": Env},
         "mettagrid.runner.rollout": {"resolve_env_for_seed": lambda config, seed: SimpleNamespace(map_seed=seed)},
         "mettagrid.simulator": {"Simulator": Simulator},
@@ -220,35 +216,20 @@ def test_a_mettagrid_configuration_is_a_mission_whose_resets_follow_from_their_s
 STEPS, NUM_PLAYERS = 60, 4
 
 
-class _Scripted:
-    """Chooses an action by all tokens that it has seen, so a map of another seed leads to other rewards."""
-
-    def __init__(self, agent: int, num_actions: int) -> None:
-        self.agent, self.num_actions = agent, num_actions
-        self.reset()
-
-    def reset(self) -> None:
-        self.state = self.agent * 7919 + 1
-
-    def act(self, values: list[int]) -> int:
-        self.state = (1103515245 * self.state + 12345 + sum(values)) % 2**31
-        return (self.state >> 8) % self.num_actions
+def chosen(values: list[int], num_actions: int) -> int:
+    """An action by all tokens that an agent sees, so a map of another seed leads to other rewards."""
+    return ((1103515245 * sum(values) + 12345) % 2**31 >> 8) % num_actions
 
 
-def scripted(agent: int, action_space: Any) -> Any:
+def scripted(action_space: Any) -> Any:
     """The policy for `evaluate`, which sees arrays of tokens: a row is (place, feature, value), 255 as feature ends."""
-    policy = _Scripted(agent, int(action_space.n))
 
-    class Reader:
-        def reset(self) -> None:
-            policy.reset()
+    def act(seen: Any) -> int:
+        rows = seen.tolist()
+        end = next((number for number, row in enumerate(rows) if row[1] == 0xFF), len(rows))
+        return chosen([row[2] for row in rows[:end]], int(action_space.n))
 
-        def step(self, seen: Any) -> int:
-            rows = seen.tolist()
-            end = next((number for number, row in enumerate(rows) if row[1] == 0xFF), len(rows))
-            return policy.act([row[2] for row in rows[:end]])
-
-    return Reader()
+    return ScriptedAgent(act)
 
 
 def rewarded(builder: str) -> Any:
@@ -274,20 +255,16 @@ def test_episodes_are_those_that_mettagrid_plays_also_in_workers(builder: str) -
     from mettagrid.simulator import Action
 
     class Agent(AgentPolicy):  # type: ignore[misc]  # mettagrid need not be installed
-        def __init__(self, info: Any, agent_id: int) -> None:
+        def __init__(self, info: Any) -> None:
             super().__init__(info)
             self.names = info.action_names
-            self.own = _Scripted(agent_id, len(self.names))
-
-        def reset(self, *args: Any, **kwargs: Any) -> None:
-            self.own.reset()
 
         def step(self, obs: Any) -> Any:
-            return Action(name=self.names[self.own.act([int(token.value) for token in obs.tokens])])
+            return Action(name=self.names[chosen([int(token.value) for token in obs.tokens], len(self.names))])
 
     class Everyone(MultiAgentPolicy):  # type: ignore[misc]  # as above
         def agent_policy(self, agent_id: int) -> Any:
-            return Agent(self._policy_env_info, agent_id)
+            return Agent(self._policy_env_info)
 
     vars(sys.modules[__name__])["Everyone"] = Everyone
     mission, policy = Mission(name="grid", env=lambda: MettaGridEnv(rewarded(builder))), {"it": f"{__name__}:scripted"}

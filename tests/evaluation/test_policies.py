@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallel_envs.evaluation import Candidate, candidates_of
@@ -22,15 +22,13 @@ OBSERVATION = np.zeros(3, np.float32)
 SPACES = Discrete(2), Discrete(5)
 
 
+@settings(max_examples=50)
 @given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=6), st.integers(0, 50))
 def test_shares_are_whole_numbers_next_to_the_quotas(proportions: list[float], num_agents: int) -> None:
     counts = shares(proportions, num_agents)
     assert sum(counts) == num_agents
     for count, proportion in zip(counts, proportions, strict=True):
         assert abs(count - num_agents * proportion / sum(proportions)) < 1 + 1e-6
-
-
-def test_the_largest_remainder_decides() -> None:
     assert shares([1, 1], 3) == [2, 1]  # the first of equals
     assert shares([5, 3, 1], 4) == [2, 1, 1]  # quotas 2.22, 1.33, 0.44: the largest remainder is the third's
     assert shares([0.3, 0.3, 0.4], 10) == [3, 3, 4]  # no remainder is made of rounding
@@ -162,4 +160,4 @@ def test_copies_are_closed_and_what_was_given_is_not() -> None:
     copies = [team.add(agent, 0) for agent in AGENTS]
     team.close()
     templates.close()
-    assert sorted(closed) == sorted(id(copy) for copy in copies)
+    assert sorted(closed) == sorted(map(id, copies))

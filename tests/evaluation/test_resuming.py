@@ -100,18 +100,6 @@ def test_another_evaluation_cannot_be_resumed(whole: EvaluationResult, changed: 
         evaluate(episodes=5, resume=whole, **asked)
 
 
-def test_what_is_no_result_cannot_be_resumed_and_what_cannot_be_written_is_not_begun(tmp_path: Path) -> None:
-    (path := tmp_path / "results.json").write_text("{}")
-    for resume in (path, tmp_path / "none.json"):
-        with pytest.raises(BadEvaluation, match="cannot be resumed"):
-            run(resume=resume)
-    for save, text in ((tmp_path / "no" / "such.json", "there is no folder"), (tmp_path, "it is a folder")):
-        progress = Acting()
-        with pytest.raises(BadEvaluation, match=text):
-            run(save=save, progress=progress)
-        assert progress.work == []
-
-
 @pytest.mark.parametrize(
     ("place", "name", "value"),
     [
@@ -119,17 +107,26 @@ def test_what_is_no_result_cannot_be_resumed_and_what_cannot_be_written_is_not_b
         ("settings", "policies", {"it": 3}),
         ("episode", "length", "x"),
         ("episode", "returns", [1]),
-        ("episode", "attempts", True),
+        ("episode", "attempts", 1.5),
     ],
 )
-def test_damaged_settings_and_records_cannot_be_resumed(
+def test_what_is_damaged_or_no_result_cannot_be_resumed(
     whole: EvaluationResult, tmp_path: Path, place: str, name: str, value: Any
 ) -> None:
     document = json.loads(whole.to_json())
     (document["settings"] if place == "settings" else document["episodes"][0])[name] = value
     (file := tmp_path / "results.json").write_text(json.dumps(document))
-    with pytest.raises(BadEvaluation, match=name if place == "settings" else f"damaged.*{name} is"):
-        run(resume=file)
+    for path, text in ((file, f"damaged.*{name}.* cannot be resumed"), (tmp_path / "none.json", "cannot be resumed")):
+        with pytest.raises(BadEvaluation, match=f"(?s){text}"):
+            run(resume=path)
+
+
+def test_what_cannot_be_written_is_not_begun(tmp_path: Path) -> None:
+    for save, text in ((tmp_path / "no" / "such.json", "there is no folder"), (tmp_path, "it is a folder")):
+        progress = Acting()
+        with pytest.raises(BadEvaluation, match=text):
+            run(save=save, progress=progress)
+        assert progress.work == []
 
 
 def test_a_disk_that_is_full_for_a_while_ends_nothing_and_one_that_stays_full_loses_nothing(
@@ -203,17 +200,15 @@ def test_a_policy_whose_code_or_files_have_changed_is_not_resumed(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "careful_agents", raising=False)
-    source, data = tmp_path / "careful_agents.py", tmp_path / "data"
+    source, weights = tmp_path / "careful_agents.py", tmp_path / "data" / "weights"
     source.write_text(CAREFUL.format(action=0))
-    data.mkdir()
-    (data / "weights").write_bytes(b"one")
-    spec, file = f"class=careful_agents:Careful,data={data}", data / "results.json"  # which does not count
+    weights.parent.mkdir()
+    weights.write_bytes(b"one")
+    spec, file = f"class=careful_agents:Careful,data={weights.parent}", weights.with_name("results.json")  # not counted
     begun = evaluate(MISSION, spec, 1, save=file)
     assert evaluate(MISSION, spec, 2, resume=file, save=file).episodes[:1] == begun.episodes
-    if changed == "code":
-        source.write_text(CAREFUL.format(action=1))
-    else:
-        (data / "weights").write_bytes(b"two")
+    source.write_text(CAREFUL.format(action=int(changed == "code")))
+    weights.write_bytes(b"two" if changed == "weights" else b"one")
     with pytest.raises(BadEvaluation, match=r"policy '.*' whose code or files have changed"):
         evaluate(MISSION, spec, 3, resume=file, save=file)
 

@@ -157,9 +157,8 @@ def test_a_comparison_worked_by_hand() -> None:
 
 @given(st.lists(st.integers(-9, 9), min_size=2, max_size=8))
 def test_exact_p_values_are_those_of_scipy(differences: list[int]) -> None:
-    theirs = stats.permutation_test(
-        (np.array(differences, float),), np.mean, permutation_type="samples", n_resamples=np.inf
-    )
+    how: Any = {"permutation_type": "samples", "n_resamples": np.inf}
+    theirs = stats.permutation_test((np.array(differences, float),), np.mean, **how)
     assert sign_flip_p_value(differences) == pytest.approx(theirs.pvalue)
 
 
@@ -176,18 +175,14 @@ SETTINGS = {"missions": {"m": {"env": "E-v1", "kwargs": {"size": (3, 3)}}, "n": 
 
 def result(returns: dict[int, float], failed: int | None = None, **changed: Any) -> EvaluationResult:
     """Episodes by their seeds, of two policies; the second has double returns."""
-    episodes = tuple(
-        record(
-            "m",
-            number,
-            {"a": value, "b": 2 * value},
-            seed=seed,
-            assignment={"a": "one", "b": "other"},
-            failure=BROKEN if seed == failed else None,
-        )
-        for number, (seed, value) in enumerate(returns.items())
-    )
-    return EvaluationResult(episodes=episodes, settings={**SETTINGS, **changed})
+    episodes = []
+    for number, (seed, value) in enumerate(returns.items()):
+        fields: Any = {"assignment": {"a": "one", "b": "other"}, "failure": BROKEN if seed == failed else None}
+        episodes.append(record("m", number, {"a": value, "b": 2 * value}, seed=seed, **fields))
+    return EvaluationResult(episodes=tuple(episodes), settings={**SETTINGS, **changed})
+
+
+ONE = result({1: 1.0})
 
 
 def test_results_are_compared_by_seed_without_the_episodes_that_failed_for_one(tmp_path: Path) -> None:
@@ -203,20 +198,18 @@ def test_results_are_compared_by_seed_without_the_episodes_that_failed_for_one(t
 
 
 @pytest.mark.parametrize(
-    ("other", "text"),
+    ("call", "first", "second", "text"),
     [
-        (result({2: 1.0}), "Give the same missions and seed"),
-        (result({1: 1.0}, missions={"m": {"env": "E-v1", "kwargs": {"size": (5, 5)}}}), "The mission 'm' is {'env': "),
-        (result({1: 1.0}, max_steps=5), "Episodes have up to 100 steps in the first and 5 in the second"),
+        (compare_results, ONE, result({2: 1.0}), "Give the same missions and seed"),
+        (compare_results, ONE, result({1: 1.0}, missions={"m": {"env": "F"}}), "The mission 'm' is {'env': "),
+        (compare_results, ONE, result({1: 1.0}, max_steps=5), "up to 100 steps in the first and 5 in the second"),
+        (compare, {"m": [1.0, 2.0]}, {"m": [1.0]}, "'m' has 2 episodes of the first, 1 of the second"),
+        (compare, {"easy": [1.0]}, {"hard": [1.0]}, "no mission in common: easy beside hard"),
     ],
 )
-def test_evaluations_of_other_episodes_cannot_be_compared(other: EvaluationResult, text: str) -> None:
+def test_evaluations_of_other_episodes_cannot_be_compared(call: Any, first: Any, second: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        compare_results(result({1: 1.0}), other)
-    with pytest.raises(ValueError, match="'m' has 2 episodes of the first, 1 of the second"):
-        compare({"m": [1.0, 2.0]}, {"m": [1.0]})
-    with pytest.raises(ValueError, match="no mission in common: easy beside hard"):
-        compare({"easy": [1.0]}, {"hard": [1.0]})
+        call(first, second)
 
 
 # ---- cross-play and Elo ----------------------------------------------------------------------------------------------
@@ -257,26 +250,21 @@ def test_ratings_are_the_odds(played: list[Pairing], winner: str, loser: str, di
 
 def test_a_prior_is_draws_against_an_average_player() -> None:
     # By symmetry a and b stand at +x and -x: 3.5 points of a are expected of 4 games with b and 1 with the average.
-    rated = elo_ratings(games("a", "b", 3, 0, 1), prior=1.0)
-    strength = 10 ** ((rated["a"].elo - AVERAGE) / 400)
+    strength = 10 ** ((elo_ratings(games("a", "b", 3, 0, 1), prior=1.0)["a"].elo - AVERAGE) / 400)
+    assert 4 * strength**2 / (1 + strength**2) + strength / (1 + strength) == pytest.approx(3.5)
+    assert AVERAGE < elo_ratings(games("a", "b", 5, 0, 0))["a"].elo < AVERAGE + 800  # it never lost
     with pytest.raises(ValueError, match="prior=0 is not a number of games above 0"):
         elo_ratings([], prior=0)
-    assert AVERAGE < elo_ratings(games("a", "b", 5, 0, 0))["a"].elo < AVERAGE + 800  # it never lost
-    assert 4 * strength**2 / (1 + strength**2) + strength / (1 + strength) == pytest.approx(3.5)
 
 
-def test_intervals_of_ratings_are_seeded_and_hold_the_rating() -> None:
+def test_intervals_of_ratings_are_seeded_and_hold_the_rating_and_without_games_there_is_none() -> None:
     played = games("a", "b", 8, 3, 6)
     rated = elo_ratings(played, seed=3)["a"]
     assert rated.interval is not None
     assert rated.interval[0] < rated.elo < rated.interval[1]
     assert elo_ratings(played, seed=3)["a"] == rated
     assert len({elo_ratings(played, seed=seed)["a"].interval for seed in range(4)}) > 1
-
-
-def test_without_games_there_are_no_ratings() -> None:
-    assert elo_ratings([]) == {}
-    assert elo_ratings([Pairing("a", "a", 1.0, 0.0)]) == {}
+    assert elo_ratings([]) == elo_ratings([Pairing("a", "a", 1.0, 0.0)]) == {}
     assert cross_play([]).policies == ()
 
 

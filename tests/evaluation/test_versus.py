@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parallel_envs import evaluate
-from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult
+from parallel_envs.evaluation import EpisodeRecord, EvaluationResult
 from parallel_envs.evaluation.comparison import compare_results
 from parallel_envs.evaluation.recordings import chosen_records, episode_file
 from parallel_envs.evaluation.statistics import comparable_missions
@@ -56,19 +56,17 @@ def test_policies_that_play_one_by_one_have_to_the_bit_the_numbers_that_each_has
 
 
 def test_a_team_is_mixed_only_where_it_is_asked_for() -> None:
-    apart = evaluate(TEAM, POLICIES, 2, versus=False)
-    assert {one.mixed for one in apart.episodes} == {False}
+    apart, shared = evaluate(TEAM, POLICIES, 2, versus=False), evaluate(TEAM, POLICIES, 2)
+    assert ({one.mixed for one in apart.episodes}, {one.mixed for one in shared.episodes}) == ({False}, {True})
     assert apart.settings["versus"] is False
-    shared = evaluate(TEAM, POLICIES, 2)
-    assert {one.mixed for one in shared.episodes} == {True}
     assert "versus" not in shared.settings
     assert all(summary.mixed for summary in [*shared.per_policy().values(), *shared.per_mission().values()])
     assert "random (mixed)" in shared.to_table()
     assert "mixed: several policies shared the agents" in shared.to_table()
     assert "mixed" not in apart.to_table()
     assert json.loads(shared.to_json())["policies"]["noop"]["mixed"] is True
-    assert [line.split(",")[11] for line in shared.to_csv().splitlines()] == ["policy", "mixed", "mixed"]
-    assert [line.split(",")[11] for line in apart.to_csv().splitlines()][1:] == ["random", "random", "noop", "noop"]
+    columns = [[line.split(",")[11] for line in one.to_csv().splitlines()] for one in (shared, apart)]
+    assert columns == [["policy", "mixed", "mixed"], ["policy", "random", "random", "noop", "noop"]]
 
 
 def test_an_evaluation_of_policies_one_by_one_goes_on_where_it_ended(tmp_path: Path) -> None:
@@ -78,10 +76,7 @@ def test_an_evaluation_of_policies_one_by_one_goes_on_where_it_ended(tmp_path: P
     document["episodes"], lost = document["episodes"][:4], document["episodes"][4:]
     document["missing"] = [[one["mission"], one["episode"], one["alone"]] for one in lost]
     file.write_text(json.dumps(document))
-    with pytest.raises(BadEvaluation, match="was made with versus=False"):
-        evaluate(CART, POLICIES, 3, resume=file)
     assert EvaluationResult.from_json(file).missing == ((CART, 1, "noop"), (CART, 2, "noop"))
-    assert evaluate(CART, POLICIES, 3, versus=False, resume=file).episodes == whole.episodes
     refused = command("eval", "--resume", str(file), "--versus")
     assert refused.exit_code == 2
     assert "made with versus=False, and True is requested" in told(refused)
@@ -91,10 +86,11 @@ def test_an_evaluation_of_policies_one_by_one_goes_on_where_it_ended(tmp_path: P
 
 def test_two_policies_stand_side_by_side_and_are_compared(tmp_path: Path) -> None:
     file, words = str(tmp_path / "r.json"), ("eval", "-m", CART, *BOTH, "-e", "4")
-    result = command(*words, "-o", file)
-    assert result.exit_code == 0, result.output
-    assert "Each of the 2 policies is evaluated on its own, on the same episodes" in told(result)
-    assert "give --versus" in told(result)
+    missed = command(*words, "-o", file, "--fail-below", "CartPole-v1:mean=1000")
+    assert missed.exit_code == 1
+    assert all(f"{name} in CartPole-v1: mean is" in told(missed) for name in POLICIES)
+    assert "Each of the 2 policies is evaluated on its own, on the same episodes" in told(missed)
+    assert "give --versus" in told(missed)
     compared = command("compare", file)
     assert compared.exit_code == 0, compared.output
     assert "random - noop: CartPole-v1" in compared.output
@@ -105,31 +101,26 @@ def test_two_policies_stand_side_by_side_and_are_compared(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="Give first_policy="):
         compare_results(found, found)
     assert compare_results(found, found, first_policy="random", second_policy="noop").n == 4
-    missed = command(*words, "--fail-below", "CartPole-v1:mean=1000")
-    assert missed.exit_code == 1
-    assert all(f"{name} in CartPole-v1: mean is" in told(missed) for name in POLICIES)
 
 
-def test_versus_and_proportions_have_policies_share_the_agents() -> None:
-    for words in (
-        (*BOTH, "--versus"),
-        (*BOTH, "--proportions", "1,1"),
-        ("-p", "class=random,proportion=2", "-p", "noop"),
-    ):
-        result = command("eval", "-m", TEAM, *words, "-e", "2", "--format", "json")
-        assert result.exit_code == 0, result.output
-        assert "The 2 policies share the agents of each episode: their rows are mixed." in told(result)
-        document = json.loads(result.stdout)
-        assert "versus" not in document["settings"]
-        assert all(len(set(one["assignment"].values())) == 2 for one in document["episodes"])
+@pytest.mark.parametrize(
+    "words",
+    [(*BOTH, "--versus"), (*BOTH, "--proportions", "1,1"), ("-p", "class=random,proportion=2", "-p", "noop")],
+)
+def test_versus_and_proportions_have_policies_share_the_agents(words: tuple[str, ...]) -> None:
+    result = command("eval", "-m", TEAM, *words, "-e", "2", "--format", "json")
+    assert result.exit_code == 0, result.output
+    assert "The 2 policies share the agents of each episode: their rows are mixed." in told(result)
+    document = json.loads(result.stdout)
+    assert "versus" not in document["settings"]
+    assert all(len(set(one["assignment"].values())) == 2 for one in document["episodes"])
 
 
 def test_a_mission_with_too_few_agents_for_all_policies_is_named() -> None:
     text = "In the mission 'CartPole-v1' some policies never play ('noop'): 2 policies share 1 agents."
     with pytest.warns(UserWarning, match=re.escape(text)) as caught:
         evaluate([CART, TEAM], POLICIES, 1, max_steps=3)
-    assert len([one for one in caught if "never play" in str(one.message)]) == 1
-    assert caught[0].filename == __file__
+    assert [one.filename for one in caught if "never play" in str(one.message)] == [__file__]
     words = ("eval", "-m", CART, *BOTH, "-e", "1", "-s", "3")
     shared = command(*words, "-m", TEAM, "--versus")
     assert shared.exit_code == 0, shared.output

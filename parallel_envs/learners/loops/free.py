@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.loops.loop import AsyncLoop, Metrics
-from parallel_envs.learners.loops.options import LoopOptions
+from parallel_envs.learners.loops.loop import AsyncLoop, LoopOptions, Metrics
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners

@@ -34,7 +34,7 @@ import numpy.typing as npt
 from parallel_envs.checks import check_count
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.loops.learner_thread import BehaviorPolicy, Job, LearnerThread, Result
-from parallel_envs.learners.loops.options import LoopOptions, check_agents, learning_workers
+from parallel_envs.learners.loops.loop import LoopOptions, check_agents, learning_workers
 from parallel_envs.learners.updates import MODES, ProcessUpdates
 from parallel_envs.rollouts.replay import PrioritizedReplayBuffer
 from parallel_envs.rollouts.trajectories import TrajectoryStore
@@ -204,7 +204,7 @@ class Loop(ABC):
 
 def open_loop(learners: IndependentLearners, options: LoopOptions) -> Loop:
     """Open the loop for these options and register it with the learners. Raises ValueError for impossible options."""
-    from parallel_envs.learners.loops.free import FreeLoop
+    from parallel_envs.learners.loops.asynchronous import FreeLoop
 
     if learners.loop is not None:
         raise RuntimeError("A loop was opened inside another of the same learners. End that one first.")

@@ -18,8 +18,7 @@ from parallel_envs.extras import on_first_use as _on_first_use
 if TYPE_CHECKING:
     from parallel_envs.learners.meta.agent import AGENT_ARCHS
     from parallel_envs.learners.meta.config import MetaSettings, load_settings
-    from parallel_envs.learners.meta.learner import Learner
-    from parallel_envs.learners.meta.player import Adaptation
+    from parallel_envs.learners.meta.learner import Adaptation, Learner
 
 _HOMES = {
     "AGENT_ARCHS": "agent",

@@ -24,7 +24,7 @@ from parallel_envs.learners.checkpoint import load_checkpoint, save_checkpoint
 from parallel_envs.learners.config import BadSettings, FailureSettings
 from parallel_envs.learners.meta.agent import AGENT, described_policy
 from parallel_envs.learners.meta.config import MetaSettings, load_settings
-from parallel_envs.learners.meta.player import Player
+from parallel_envs.learners.meta.learner import Player
 from parallel_envs.learners.outcomes import Ended, RunOutcome, check_learnt, outcome_of
 from parallel_envs.learners.progress import Display, Progress
 from parallel_envs.learners.run_folder import CheckpointNotSaved, Run, new_folder_in_runs, settings_of

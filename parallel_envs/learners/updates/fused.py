@@ -18,17 +18,22 @@ import torch
 from torch import Tensor, fx, nn
 
 from parallel_envs.engine import Failure
-from parallel_envs.learners.algorithm import Agent, Algorithm, Batch, Metrics, Plan, UpdateReport, plan_tensors
-from parallel_envs.learners.checkpoint import CARRY
-from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix, views
-from parallel_envs.learners.updates.mode import (
-    UpdateMode,
+from parallel_envs.learners.algorithm import (
+    Agent,
+    Algorithm,
+    Batch,
+    Metrics,
+    Plan,
+    UpdateReport,
     finish_update,
+    plan_tensors,
     take_steps,
     tensors_of,
-    try_update,
     undo_on_error,
 )
+from parallel_envs.learners.checkpoint import CARRY
+from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix, views
+from parallel_envs.learners.updates.mode import UpdateMode, try_update
 from parallel_envs.threads import one_torch_thread
 
 _MOST_GROUPS = 32  # groups that are kept: each holds matrices with all numbers of its agents

@@ -16,16 +16,9 @@ from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import IndependentLearners, PPOConfig
 from parallel_envs.learners.algorithm import Plan, UpdateReport
 from parallel_envs.learners.loops import LoopOptions, open_loop
-from parallel_envs.learners.loops.free import FreeLoop, MinibatchSizes
-from parallel_envs.learners.loops.learner_thread import Job, LearnerThread
-from parallel_envs.learners.loops.loop import Accounts, Lag
-from parallel_envs.learners.loops.options import (
-    SCHEDULES,
-    Candidate,
-    Shares,
-    ordered,
-    share_workers,
-)
+from parallel_envs.learners.loops.asynchronous import FreeLoop, MinibatchSizes
+from parallel_envs.learners.loops.learner_thread import SCHEDULES, Candidate, Job, LearnerThread, ordered
+from parallel_envs.learners.loops.loop import Accounts, Lag, Shares, share_workers
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.testing import assert_same_batch
 from tests.learners.loops.scenes import CASES, DQN, GRU, PPO, PRIORITIZED, SAC, advance, jobs_of, learners, unhurried
