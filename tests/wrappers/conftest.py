@@ -15,6 +15,8 @@ from tests.gates import Gate
 Wrap = Callable[..., WrappedMultiAgentPolicy]
 Seat = Callable[..., Any]
 CLOSE_SECONDS = 0.5
+ELSEWHERE = "cpu:0"
+"""A device that computes, and that torch holds for another one than "cpu": networks are copied to it as to CUDA."""
 
 
 @pytest.fixture
@@ -40,7 +42,8 @@ def seat(pool: PolicyPool) -> Iterator[Seat]:
     with ExitStack() as stack:
 
         def seated(strategy: str, policies: Any, rules: Any = None) -> PerAgentWrapper:
-            return stack.enter_context(STRATEGIES[strategy](policies, rules, pool))
+            settings = {"device": ELSEWHERE} if strategy == "gpu" else {}
+            return stack.enter_context(STRATEGIES[strategy](policies, rules, pool, **settings))
 
         yield seated
 
