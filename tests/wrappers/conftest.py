@@ -36,14 +36,17 @@ def wrap(pool: PolicyPool) -> Iterator[Wrap]:
         )
 
 
+def made(strategy: str, policies: Any, rules: Any, pool: PolicyPool | None) -> PerAgentWrapper:
+    return STRATEGIES[strategy](policies, rules, pool, **({"device": ELSEWHERE} if strategy == "gpu" else {}))
+
+
 @pytest.fixture
 def seat(pool: PolicyPool) -> Iterator[Seat]:
     """A strategy's wrapper, by its name, on the pool of this test."""
     with ExitStack() as stack:
 
         def seated(strategy: str, policies: Any, rules: Any = None) -> PerAgentWrapper:
-            settings = {"device": ELSEWHERE} if strategy == "gpu" else {}
-            return stack.enter_context(STRATEGIES[strategy](policies, rules, pool, **settings))
+            return stack.enter_context(made(strategy, policies, rules, pool))
 
         yield seated
 

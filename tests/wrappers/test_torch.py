@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from parallel_envs import wrappers
 from parallel_envs.errors import PolicyError
 from parallel_envs.testing import assert_same_batch
-from parallel_envs.wrappers import STRATEGIES, PerAgentGPUWrapper, PerAgentSequentialWrapper, PolicyPool, Rules
+from parallel_envs.wrappers import PerAgentGPUWrapper, PerAgentSequentialWrapper, PolicyPool, Rules
 from parallel_envs.wrappers.sharing import sharers
 from tests.wrappers.agents import Drawing
-from tests.wrappers.conftest import CLOSE_SECONDS, ELSEWHERE, Seat, Wrap
+from tests.wrappers.conftest import CLOSE_SECONDS, ELSEWHERE, Seat, Wrap, made
 
 torch = pytest.importorskip("torch")
 
@@ -83,7 +83,7 @@ happenings = st.lists(
 
 
 def played(strategy: str, happening: Any, pool: PolicyPool) -> Any:
-    with STRATEGIES[strategy](mixed(), None, pool) as wrapper:
+    with made(strategy, mixed(), None, pool) as wrapper:
         said: list[Any] = []
         for what, some, more in happening:
             if what == "reset":
@@ -110,38 +110,16 @@ def check(strategy: str, happening: Any, pool: PolicyPool) -> None:
 
 
 @pytest.mark.parametrize("num_examples", [6, pytest.param(20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("strategy", ["thread", "batch", "gpu", "auto"])
+@pytest.mark.parametrize("strategy", ["thread", "batch", "gpu", "auto", "process"])
 def test_actions_and_states_are_those_of_the_sequential_strategy(
     strategy: str, num_examples: int, pool: PolicyPool
 ) -> None:
-    @settings(max_examples=num_examples)
+    @settings(max_examples=num_examples // (3 if strategy == "process" else 1))
     @given(happening=happenings)
     def on(happening: Any) -> None:
         check(strategy, happening, pool)
 
     on()
-
-
-@pytest.mark.parametrize("strategy", ["batch", "process"])
-def test_a_long_life_is_that_of_the_sequential_strategy(strategy: str, pool: PolicyPool) -> None:
-    generator = np.random.default_rng(0)
-    happening: list[Any] = []
-    for number in range(12):
-        some = [agent for agent in AGENTS if generator.random() < 0.8] or ["a"]
-        happening += [("turn", some, number), ("rows", some, number)]
-        if number % 4 == 3:
-            happening.append(("reset", None, [0, 2] if number == 3 else None))
-    check(strategy, happening, pool)
-
-
-def test_by_default_nothing_is_measured_and_actions_are_those_of_each_policy_alone(wrap: Wrap) -> None:
-    space = spaces.Box(-1.0, 1.0, (4,), np.float32)
-    alone, given = ({agent: TorchPolicy(mlp(seed), space) for seed, agent in enumerate("abcd")} for _ in range(2))
-    together = wrap(given)
-    for number in range(12):
-        seen = plain("abcd", number)
-        assert_same_batch(together.step(seen), stepped_alone(alone, seen))
-    assert together.strategy == "sequential"
 
 
 # ---- stacks --------------------------------------------------------------------------------------
