@@ -562,10 +562,6 @@ class PolicyStack:
         if not first.deterministic:
             if is_single and first.draws_one_number:
                 noise = np.array([policy.generator.random() for policy in policies])[:, None, None]
-            elif is_whole and first.draws_one_number:
-                noise = np.empty((len(policies), num_rows, 1))
-                for place, policy in zip(noise, policies, strict=True):
-                    policy.generator.random(out=place)
             elif is_whole:
                 noise = np.stack([policy.noise(num_rows) for policy in policies])
             else:

@@ -117,7 +117,7 @@ def is_timed(name: str, value: ast.expr) -> bool:
     return (constant == "auto" and name not in NO_CLOCK) or bool(TIMED.search(name))
 
 
-NO_DEADLINE = {("wrappers/rules.py", "seconds"), ("wrappers/rules.py", "late_seconds")}
+NO_DEADLINE = {("wrappers/policy_handle.py", "seconds"), ("wrappers/base.py", "late_seconds")}
 """Fields that hold what was measured."""
 
 
@@ -138,7 +138,7 @@ READERS = {
         "evaluation.",
     ),
     **dict.fromkeys(
-        [f"wrappers/{name}.py" for name in ("auto", "base", "local", "pool", "process", "rules")],
+        [f"wrappers/{name}.py" for name in ("auto", "base", "local", "policy_handle", "pool", "process")],
         "wrappers.",
     ),
     **dict.fromkeys([f"vector/{name}.py" for name in ("in_flight", "manager", "recovery", "worker_envs")], "vector."),
