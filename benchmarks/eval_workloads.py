@@ -47,7 +47,7 @@ def spread_network(observation_space: Any, action_space: Any) -> Any:
     """Return an untrained network with two hidden layers of 64 units."""
     import torch
 
-    from parallel_envs.wrappers.torch_policy import TorchPolicy
+    from parallel_envs.policies.torch_policy import TorchPolicy
 
     sizes = (*observation_space.shape, 64, 64, int(action_space.n))
     layers: list[Any] = []

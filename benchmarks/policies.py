@@ -89,7 +89,7 @@ def network(number: int) -> Any:
     from gymnasium.spaces import Discrete
     from torch import nn
 
-    from parallel_envs.wrappers.torch_policy import TorchPolicy
+    from parallel_envs.policies.torch_policy import TorchPolicy
 
     torch.manual_seed(number)
     layers = [nn.Linear(_NUM_FEATURES, _NUM_HIDDEN), nn.Tanh(), nn.Linear(_NUM_HIDDEN, _NUM_HIDDEN), nn.Tanh()]

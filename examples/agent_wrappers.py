@@ -25,8 +25,8 @@ from rich.table import Table
 from torch import nn
 
 from parallel_envs.policies import AgentPolicy, ScriptedAgent
+from parallel_envs.policies.torch_policy import TorchPolicy
 from parallel_envs.wrappers import STRATEGIES, PolicyPool, WrappedMultiAgentPolicy
-from parallel_envs.wrappers.torch_policy import TorchPolicy
 
 NUM_STEPS = 25
 MIXED = {"agent_0": "batch", "agent_1": "process", "agent_2": "thread", "agent_3": "sequential"}

@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from gymnasium.spaces import Space
-from torch import Tensor, nn
+from torch import nn
 
 from parallel_envs.learners.algorithm import Agent, Algorithm, AlgorithmConfig, Plan, UpdateReport
 from parallel_envs.learners.checkpoint import CARRY, STAMPS, BadCheckpoint, check_whole, form_of
@@ -23,15 +22,12 @@ from parallel_envs.learners.networks import ObservationEncoder
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
-from parallel_envs.policies import AgentPolicy
+from parallel_envs.policies.torch_policy import NetworkActor
 from parallel_envs.rollouts.replay import PrioritizedReplayBuffer, ReplayBuffer
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.seeding import SeedTree
-from parallel_envs.threads import one_torch_thread
-from parallel_envs.wrappers.torch_policy import signature
 
 Array = npt.NDArray[Any]
-Rows = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
 
 ALGORITHMS: dict[type[AlgorithmConfig], type[Algorithm]] = {PPOConfig: PPO, DQNConfig: DQN, SACConfig: SAC}
@@ -233,10 +229,10 @@ class AgentLearner:
         return LearnerPolicy(actor, self.algorithm.encoder, self.algorithm.head, seed=self._acting_seed)
 
     def acting_weights(self) -> dict[str, Any]:
-        """Return a copy of the newest weights, for that policy."""
+        """Return the newest weights, for that policy to copy. They share memory with the network that learns."""
         self.algorithm.explore(self.parameters.module, self.counters["steps"])
-        weights = self.parameters.module.actor.state_dict()
-        return {name: tensor.clone() for name, tensor in weights.items()}
+        weights: dict[str, Any] = self.parameters.module.actor.state_dict()
+        return weights
 
     # ---- state ------------------------------------------------------------------------------------------------------
 
@@ -310,145 +306,31 @@ def _without_stamps(memory: Any) -> tuple[dict[str, Any], Any]:
 
 # ---- the policy that acts ------------------------------------------------------------------------------------------
 
-Request = tuple[Any, Flags | None]
-"""Observations of one policy, and the rows that need an action. None: a single observation."""
 
+class LearnerPolicy(NetworkActor):
+    """Policy with a learner's network. A recurrent network has a memory for each row.
 
-class LearnerPolicy(AgentPolicy):
-    """Policy with a network and its own random generator. A recurrent network has a memory for each row.
-
-    `PerAgentBatchWrapper` computes policies whose networks have one shape in one pass, as it does for `TorchPolicy`.
     The policy changes `module`, so give a copy. `deterministic`: take the most likely action, without random numbers.
     """
 
     def __init__(
         self, module: nn.Module, encoder: ObservationEncoder, head: Head, *, seed: int = 0, deterministic: bool = False
     ) -> None:
-        self.module: Any = module.requires_grad_(False)
-        self.encoder, self.head, self.deterministic = encoder, head, deterministic
-        self.is_recurrent = hasattr(module, "initial_state")
-        self.generator = np.random.default_rng(seed)
-        self._memory: tuple[Tensor, ...] | None = None
+        super().__init__(module.requires_grad_(False), seed, deterministic)
+        self.encoder, self.head = encoder, head
 
-    def step(self, observation: Any) -> Any:
-        action = self.step_batch(_as_batch(observation), np.zeros(1, np.intp))[0]
-        return action if action.ndim else action.item()
+    def encode(self, observations: Any) -> tuple[Array, Array | None]:
+        return self.encoder.numbers(observations)
 
-    def step_batch(self, observations: Any, rows: Rows | None = None) -> Array:
-        """Return actions for the rows of a batch. `rows`: the number of each row's episode."""
-        numbers, mask = self.encoder.numbers(observations)
-        with torch.inference_mode(), one_torch_thread():
-            features = torch.as_tensor(numbers)
-            if not self.is_recurrent:
-                out = self.module(features)
-            else:
-                rows = np.arange(len(numbers)) if rows is None else rows
-                memory = self._memory_of(int(rows.max()) + 1)
-                before = tuple(part[rows] for part in memory)
-                out, state = self.module(features, before)
-                seen = features.isfinite().all(-1)
-                is_all_seen = seen.all()
-                for part, new, old in zip(memory, state, before, strict=True):
-                    if not is_all_seen:  # features that are not finite leave the memory unchanged
-                        new[~seen] = old[~seen]
-                    part[rows] = new
-            outputs = out.numpy()
-        noise = None if self.deterministic else self.head.noise(self.generator, len(outputs))
+    def noise(self, num_rows: int) -> Array:
+        return self.head.noise(self.generator, num_rows)
+
+    def choose(self, outputs: Array, mask: Array | None, noise: Array | None) -> Array:
         return self.head.choose(outputs, mask, noise)
 
-    # ---- memory and state -------------------------------------------------------------------------------------------
-
-    def _memory_of(self, num_rows: int) -> tuple[Tensor, ...]:
-        """Return the memory, extended to at least `num_rows` rows."""
-        if self._memory is None:
-            self._memory = self.module.initial_state(num_rows)
-        elif (missing := num_rows - len(self._memory[0])) > 0:
-            fresh = self.module.initial_state(missing)
-            self._memory = tuple(torch.cat(pair) for pair in zip(self._memory, fresh, strict=True))
-        return self._memory or ()
-
-    @torch.inference_mode()
-    def reset(self, rows: Rows | None = None) -> None:
-        if rows is None:
-            self._memory = None
-        elif self.is_recurrent and len(rows):
-            for part in self._memory_of(int(np.max(rows)) + 1):
-                part[rows] = 0.0
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of the generator and the memory, without the weights."""
-        memory = None if self._memory is None else [part.numpy().copy() for part in self._memory]
-        return {"generator": copy.deepcopy(self.generator.bit_generator.state), "memory": memory}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self.generator.bit_generator.state = state["generator"]
-        memory = state["memory"]
-        self._memory = None if memory is None else tuple(torch.tensor(part) for part in memory)
-
-    def load_state_dict(self, weights: Any) -> None:
-        """Copy the weights of a network of the same shape."""
-        self.module.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
-
-    # ---- many policies in one pass ----------------------------------------------------------------------------------
-
     def stack_signature(self) -> Any:
-        """Return a key that is equal for policies that can be computed in one pass; None for a recurrent one."""
-        if self.is_recurrent:
-            return None
-        return type(self), signature(self.module), repr(self.encoder.space), repr(self.head.space), type(self.head)
-
-    def new_gathering(self, num_policies: int) -> Callable[[Collection[Request]], tuple[Array, Array | None]]:
-        """Return a function that encodes the observations of several policies as (policies, rows, ...)."""
-
-        def gather(requests: Collection[Request]) -> tuple[Array, Array | None]:
-            seen = [_as_batch(observation) if wanted is None else observation for observation, wanted in requests]
-            parts = [self.encoder.numbers(batch) for batch in seen]
-            masks = [mask for _, mask in parts if mask is not None]
-            return np.stack([features for features, _ in parts]), np.stack(masks) if masks else None
-
-        return gather
-
-    def compute_stacked(self, stack: Callable[[Tensor], Tensor], features: Array) -> Array:
-        """Return the outputs of all policies, each for its own rows."""
-        return stack(torch.from_numpy(features)).numpy()
-
-    def choose_stacked(
-        self, outputs: Array, mask: Array | None, wanted: Sequence[Flags | None], policies: Sequence[LearnerPolicy]
-    ) -> list[Any]:
-        """Return each policy's actions for all rows: zeros in rows that need none; None if no row needs one."""
-        is_whole = all(own is not None and own.all() for own in wanted)  # the usual case
-        rows: Sequence[Any] = wanted
-        if not is_whole:
-            rows = [np.zeros(1, np.intp) if own is None else np.flatnonzero(own) for own in wanted]
-        noise: Array | None = None
-        if not self.deterministic:
-            drawn = [policy.head.noise(policy.generator, len(own)) for policy, own in zip(policies, rows, strict=True)]
-            if is_whole:
-                noise = np.stack(drawn)
-            else:
-                noise = np.zeros((*outputs.shape[:2], drawn[0].shape[-1]))
-                for place, own, numbers in zip(noise, rows, drawn, strict=True):
-                    place[own] = numbers
-        actions = self.head.choose(outputs, mask, noise)
-        if is_whole:
-            return list(actions)
-        results: list[Any] = []
-        for own, needed, request in zip(actions, rows, wanted, strict=True):
-            if request is None:  # a single observation
-                results.append(own[0] if own.ndim > 1 else own[0].item())
-            elif len(needed):
-                zeros = np.zeros_like(own)
-                zeros[needed] = own[needed]
-                results.append(zeros)
-            else:
-                results.append(None)
-        return results
-
-
-def _as_batch(observation: Any) -> Any:
-    if isinstance(observation, dict):
-        return {key: np.asarray(part)[None] for key, part in observation.items()}
-    return np.asarray(observation)[None]
+        own = super().stack_signature()
+        return None if own is None else (*own, repr(self.encoder.space), repr(self.head.space), type(self.head))
 
 
 # ---- episodes ---------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from torch import Tensor
 
+from parallel_envs.policies.torch_policy import choose_by_logits
+
 Array = npt.NDArray[Any]
 Generator = np.random.Generator
 
@@ -96,17 +98,7 @@ class Categorical(Head):
         return generator.random((num_rows, 1))
 
     def choose(self, outputs: Array, mask: Array | None, noise: Array | None) -> Array:
-        logits = outputs.astype(np.float64)
-        if mask is not None:
-            legal = mask.astype(bool)
-            # Rows of absent agents have masks of zeros.
-            logits = np.where(legal | ~legal.any(-1, keepdims=True), logits, -np.inf)
-        if noise is None:
-            chosen = logits.argmax(-1)
-        else:
-            sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
-            chosen = np.minimum((sums <= noise * sums[..., -1:]).sum(-1), logits.shape[-1] - 1)
-        actions: Array = (chosen + self.start).astype(self.dtype)
+        actions: Array = (choose_by_logits(outputs, mask, noise) + self.start).astype(self.dtype)
         return actions
 
     def numbers(self, actions: Array) -> Array:

@@ -11,7 +11,7 @@ from the rows' own generators, so samples do not depend on the other rows of a b
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 from parallel_envs.choices import RecurrentCell, words
 from parallel_envs.policies import BatchPolicy, Rows
+from parallel_envs.policies.torch_policy import choose_by_logits, device_of, to_device
+from parallel_envs.rollouts.rollout import map_tree
 from parallel_envs.threads import one_torch_thread
 
 __all__ = ["Mlp", "NetworkPolicy", "Recurrent", "markov_policy", "memory_markov_policy", "memory_policy"]
@@ -64,7 +66,8 @@ class NetworkPolicy(BatchPolicy):
     """Samples actions from the actor's output, and records `log_prob` and, if there is a critic, `value`. For Discrete
     actions the actor's outputs are logits; for Box they are the mean of a normal distribution with the parameter
     `log_std` of this policy. Box actions are clipped to their bounds; `raw_action` is the action before that. A network
-    with `initial_state` counts as recurrent and sees observation, previous action and previous reward.
+    with `initial_state` counts as recurrent and sees observation, previous action and previous reward. Each network is
+    computed on the device where it is; states and actions stay in the memory of the caller.
 
     Threads: any number may call `act` at once, with rows of their own. Training the networks meanwhile is not detected.
     """
@@ -79,7 +82,7 @@ class NetworkPolicy(BatchPolicy):
 
     def initial_state(self, num_rows: int) -> Any:
         networks: tuple[Any, Any] = self.actor, self.critic
-        return tuple(one.initial_state(num_rows) if _is_recurrent(one) else () for one in networks)
+        return tuple(_on_cpu(one, one.initial_state(num_rows)) if _is_recurrent(one) else () for one in networks)
 
     def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
         space, size = self.action_space, num_actions(self.action_space)
@@ -107,33 +110,24 @@ class NetworkPolicy(BatchPolicy):
             if self.critic is not None:
                 value, critic_state = _forward(self.critic, seen, with_previous, state[1])
                 rows.record(value=value[:, 0].numpy())
-            sample: Any = self._sample_discrete if isinstance(space, Discrete) else self._sample_box
-            return sample(out, rows, space), (actor_state, critic_state)
-
-    def _sample_box(self, out: Tensor, rows: Rows, space: Box) -> npt.NDArray[Any]:
-        mean, log_std = out.numpy(), self.log_std.numpy()
-        noise = np.zeros_like(mean) if self.deterministic else rows.normal(mean.shape[1]).astype(np.float32)
-        raw = mean + np.exp(log_std) * noise
-        log_prob = (-0.5 * noise**2 - log_std - 0.5 * np.log(2 * np.pi)).sum(1)
-        rows.record(raw_action=raw, log_prob=log_prob)
-        return np.asarray(np.clip(raw.reshape(len(rows), *space.shape), space.low, space.high))
-
-    def _sample_discrete(self, logits: Tensor, rows: Rows, space: Discrete[Any]) -> npt.NDArray[Any]:
-        log_probs = torch.log_softmax(logits, 1).numpy()
-        if self.deterministic:
-            chosen = log_probs.argmax(1)
-        else:
-            sums = np.exp(log_probs.astype(np.float64)).cumsum(1)
-            chosen = np.minimum((sums < rows.uniform(1) * sums[:, -1:]).sum(1), log_probs.shape[1] - 1)
-        rows.record(log_prob=log_probs[np.arange(len(rows)), chosen])
-        return np.asarray(chosen + space.start)
+            if isinstance(space, Discrete):
+                log_probs = torch.log_softmax(out, 1).numpy()
+                chosen = choose_by_logits(log_probs, None, None if self.deterministic else rows.uniform(1))
+                rows.record(log_prob=log_probs[np.arange(len(rows)), chosen])
+                return chosen + space.start, (actor_state, critic_state)
+            mean, log_std = out.numpy(), self.log_std.numpy()
+            noise = np.zeros_like(mean) if self.deterministic else rows.normal(size).astype(np.float32)
+            raw = mean + np.exp(log_std) * noise
+            rows.record(raw_action=raw, log_prob=(-0.5 * noise**2 - log_std - 0.5 * np.log(2 * np.pi)).sum(1))
+            actions = np.clip(raw.reshape(len(rows), *space.shape), space.low, space.high)
+            return actions, (actor_state, critic_state)
 
 
 def markov_policy(
     observation_space: Space[Any], action_space: Space[Any], hidden: Sequence[int] = (64, 64), seed: int = 0
 ) -> NetworkPolicy:
     """Return a policy with a feed-forward actor and critic."""
-    return _policy(observation_space, action_space, seed, *[lambda sizes, num_out: Mlp(sizes[0], num_out, hidden)] * 2)
+    return _policy(observation_space, action_space, seed, hidden, hidden)
 
 
 def memory_policy(
@@ -144,11 +138,7 @@ def memory_policy(
     seed: int = 0,
 ) -> NetworkPolicy:
     """Return a policy with a recurrent actor and a recurrent critic."""
-
-    def recurrent(sizes: tuple[int, int], num_out: int) -> nn.Module:
-        return Recurrent(sizes[1], num_out, hidden, cell)
-
-    return _policy(observation_space, action_space, seed, recurrent, recurrent)
+    return _policy(observation_space, action_space, seed, hidden, hidden, cell)
 
 
 def memory_markov_policy(
@@ -160,32 +150,36 @@ def memory_markov_policy(
     seed: int = 0,
 ) -> NetworkPolicy:
     """Return a policy with a feed-forward actor and a recurrent critic."""
-    return _policy(
-        observation_space,
-        action_space,
-        seed,
-        lambda sizes, num_out: Mlp(sizes[0], num_out, hidden),
-        lambda sizes, num_out: Recurrent(sizes[1], num_out, memory, cell),
-    )
+    return _policy(observation_space, action_space, seed, hidden, memory, cell)
 
 
-_Make = Callable[[tuple[int, int], int], nn.Module]
+def _policy(
+    seen: Space[Any],
+    acted: Space[Any],
+    seed: int,
+    actor: Sequence[int] | int,
+    critic: Sequence[int] | int,
+    cell: RecurrentCell = "gru",
+) -> NetworkPolicy:
+    """Return a policy of two networks, given by their hidden layers, or by the size of their memory if recurrent.
 
-
-def _policy(seen: Space[Any], acted: Space[Any], seed: int, actor: _Make, critic: _Make) -> NetworkPolicy:
-    """Return a policy whose networks are made from the two numbers of inputs (of an observation; with the previous
-    action and reward) and the number of outputs. Torch's own random numbers are left as they are.
+    Torch's own random numbers are left as they are.
     """
     if not isinstance(seen, Box):
         raise TypeError(
             f"These networks see Box observations only, and {seen} was given. Flatten it with "
             "gymnasium.wrappers.FlattenObservation."
         )
-    num_in = int(np.prod(seen.shape))
-    sizes = num_in, num_in + num_actions(acted) + 1
+    num_in, num_out = int(np.prod(seen.shape)), num_actions(acted)
+
+    def network(hidden: Sequence[int] | int, num_out: int) -> nn.Module:
+        if isinstance(hidden, int):
+            return Recurrent(num_in + num_actions(acted) + 1, num_out, hidden, cell)
+        return Mlp(num_in, num_out, hidden)
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return NetworkPolicy(acted, actor(sizes, num_actions(acted)), critic(sizes, 1))
+        return NetworkPolicy(acted, network(actor, num_out), network(critic, 1))
 
 
 def num_actions(space: Space[Any]) -> int:
@@ -198,7 +192,15 @@ def _is_recurrent(network: nn.Module | None) -> bool:
 
 
 def _forward(network: nn.Module, seen: Tensor, with_previous: Tensor | None, state: Any) -> tuple[Tensor, Any]:
-    if _is_recurrent(network):
-        out, state = network(with_previous, state)
-        return out, state
-    return network(seen), state
+    device = device_of(network)
+    if not _is_recurrent(network):
+        return network(to_device(seen, device)).cpu(), state
+    assert with_previous is not None
+    if device.type != "cpu":
+        with_previous, state = map_tree(lambda part: to_device(part, device), (with_previous, state))
+    out, state = network(with_previous, state)
+    return out.cpu(), _on_cpu(network, state)
+
+
+def _on_cpu(network: nn.Module, state: Any) -> Any:
+    return state if device_of(network).type == "cpu" else map_tree(Tensor.cpu, state)

@@ -17,19 +17,18 @@ is not installed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from parallel_envs.extras import on_first_use as _on_first_use
+from parallel_envs.extras import explained as _explained
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
-from parallel_envs.wrappers.base import PerAgentWrapper
+from parallel_envs.wrappers.base import PerAgentWrapper, Rules
 from parallel_envs.wrappers.local import PerAgentBatchWrapper, PerAgentGPUWrapper, PerAgentSequentialWrapper
 from parallel_envs.wrappers.multi import STRATEGIES, WrappedMultiAgentPolicy
 from parallel_envs.wrappers.pool import PerAgentThreadWrapper, PolicyPool, StandaloneAgent
 from parallel_envs.wrappers.process import PerAgentProcessWrapper, PerAgentSubprocessWrapper
-from parallel_envs.wrappers.rules import Rules
 
 if TYPE_CHECKING:
-    from parallel_envs.wrappers.torch_policy import TorchPolicy as TorchPolicy  # exported so
+    from parallel_envs.policies.torch_policy import TorchPolicy as TorchPolicy  # exported so
 
 __all__ = [
     "STRATEGIES",
@@ -47,4 +46,14 @@ __all__ = [
     "WrappedMultiAgentPolicy",
 ]
 
-__getattr__, __dir__ = _on_first_use(__name__, {"TorchPolicy": "torch_policy"})
+
+def __getattr__(name: str) -> Any:
+    if name != "TorchPolicy":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with _explained("parallel_envs.wrappers.TorchPolicy"):
+        from parallel_envs.policies.torch_policy import TorchPolicy
+    return TorchPolicy
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "TorchPolicy"})

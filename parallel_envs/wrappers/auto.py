@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from parallel_envs.checks import suggests_keywords
-from parallel_envs.wrappers.base import PerAgentWrapper
+from parallel_envs.checks import check_count, suggests_keywords
+from parallel_envs.wrappers.base import PerAgentWrapper, Rules, policy_error
 from parallel_envs.wrappers.local import LocalWrapper, PerAgentBatchWrapper, PerAgentSequentialWrapper
+from parallel_envs.wrappers.policy_handle import Agent, Answer, Answers, Arguments, Inputs
 from parallel_envs.wrappers.pool import PerAgentThreadWrapper, PolicyPool
 from parallel_envs.wrappers.process import PerAgentProcessWrapper
-from parallel_envs.wrappers.rules import Agent, Answer, Answers, Arguments, Inputs, Rules, policy_error
 
 # This module calls the private methods of other strategies: it is a strategy that is made of strategies.
 
@@ -54,8 +54,7 @@ class PerAgentAutoWrapper(LocalWrapper):
         pool: PolicyPool | None = None,
         num_turns: int = 5,
     ) -> None:
-        if num_turns < 1:
-            raise ValueError(f"num_turns={num_turns!r} is not a number of turns. Give a whole number from 1 up.")
+        check_count("num_turns", num_turns)
         super().__init__(policies, rules)
         self._own_pool = pool is None
         self._pool = PolicyPool() if pool is None else pool

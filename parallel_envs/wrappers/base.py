@@ -1,4 +1,4 @@
-"""`PerAgentWrapper`: the base class of all dispatch strategies. It has everything but the dispatch itself.
+"""`PerAgentWrapper`: the base class of all dispatch strategies. It has everything but the dispatch itself; and `Rules`.
 
     wrapper.send({agent: observation, ...})      all policies are called
     actions = wrapper.recv()                     all policies have answered, or their time is over
@@ -25,34 +25,135 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
-from parallel_envs.checks import suggests_keywords
+import numpy as np
+from gymnasium.spaces import Space
+
+from parallel_envs.checks import choice, optional_seconds, suggests_keywords
+from parallel_envs.choices import OnError, words
 from parallel_envs.engine import Failure
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy
 from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn
-from parallel_envs.wrappers.policy_handle import Mask, as_policy, check_mask, row_numbers
-from parallel_envs.wrappers.rules import (
+from parallel_envs.wrappers.policy_handle import (
     Agent,
     Answer,
     Answers,
     Arguments,
     Inputs,
+    Mask,
     PolicyInput,
-    Rules,
-    Tally,
-    Turn,
-    failure_text,
-    policy_error,
+    as_policy,
+    check_mask,
+    row_numbers,
+    scatter_rows,
+    take_rows,
 )
 
 _log = logging.getLogger(__name__)
 _NOT_YET = Answer(late=True)
 CLOSE_SECONDS = 5.0  # that `close` waits for a call of another thread to end
 SENT_TWICE = "send was called twice without recv in between. Call recv first."
+WORKER_DIED = "WorkerDied"
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of an agent's turns, and of its late and failed answers."""
+
+    turns: int = 0
+    late: int = 0
+    failed: int = 0
+    defaults: int = 0
+    late_seconds: float = 0.0
+    """Sum of the lateness of its answers in this episode."""
+
+
+@suggests_keywords
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """Deadlines, failures and checks.
+
+    Threads: any number of threads may use one object at once, since it never changes.
+
+    Args:
+        action_timeout: Seconds that a turn may take. An agent that has not answered by then gets the default action; a
+            late answer is dropped. A policy in the caller's process cannot be interrupted: its lateness is found
+            afterwards.
+        default_action: Replaces an action that is late or missing: a value, or a function of the agent.
+        lateness_budget: Seconds that an agent may be late by in all, in an episode. After that the agent gets default
+            actions and its policy is not called.
+        on_error: `"raise"`, or `"default"`: take the default action and count the failure. Calls that return no action
+            (`reset`, `get_state`, ...) raise in any case.
+        action_spaces: For debugging: the action space of each agent, in a dict or as a function of the agent (an
+            env's `action_space`). An action outside of it is an error of its policy. Every action is checked, which
+            takes a few microseconds each.
+    """
+
+    action_timeout: float | None = None
+    default_action: Any = None
+    lateness_budget: float | None = None
+    on_error: OnError = "raise"
+    action_spaces: Mapping[Agent, Space[Any]] | Callable[[Any], Space[Any]] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("action_timeout", "lateness_budget"):
+            object.__setattr__(self, name, optional_seconds(name, getattr(self, name)))
+        choice("on_error", self.on_error, words(OnError))
+        if self.lateness_budget is not None and self.action_timeout is None:
+            raise ValueError(f"lateness_budget={self.lateness_budget!r} was given without action_timeout. Give both.")
+        if self.default_action is None and (self.action_timeout is not None or self.on_error == "default"):
+            raise ValueError(
+                "default_action is missing: with action_timeout or on_error='default' an agent may need one. Give an "
+                "action, or a function of the agent."
+            )
+        if not (self.action_spaces is None or isinstance(self.action_spaces, Mapping) or callable(self.action_spaces)):
+            raise TypeError(f"action_spaces={self.action_spaces!r} is neither a dict nor a function of the agent.")
+
+    @property
+    def accept_any_action(self) -> bool:
+        """True if actions are neither timed nor checked."""
+        return self.action_timeout is None and self.action_spaces is None
+
+    def default(self, agent: Agent, wanted: Mask | None) -> Any:
+        """Return the default action, or for a batch one default action for each row that wants an action."""
+        chosen = self.default_action(agent) if callable(self.default_action) else copy.deepcopy(self.default_action)
+        if wanted is None:
+            return chosen
+        rows = np.flatnonzero(wanted)
+        return scatter_rows([chosen] * len(rows), rows, len(wanted)) if len(rows) else None
+
+    def objection(self, agent: Agent, policy: Any, action: Any, wanted: Mask | None) -> Failure | None:
+        """Return a failure if an action is outside of the agent's action space, else None."""
+        spaces = self.action_spaces
+        space = spaces.get(agent) if isinstance(spaces, Mapping) else None if spaces is None else spaces(agent)
+        if space is None:
+            return None
+        for row in (None,) if wanted is None else np.flatnonzero(wanted).tolist():
+            single = action if row is None else take_rows(action, row)
+            try:
+                is_inside = bool(space.contains(single))
+            except Exception:  # noqa: BLE001  # some spaces raise at values that they cannot interpret
+                is_inside = False
+            if not is_inside:
+                name = getattr(policy, "class_path", type(policy).__name__)  # of a spec: the class that it makes
+                kind = f" ({single.dtype}, shape {single.shape})" if isinstance(single, np.ndarray) else ""
+                where = "" if row is None else f" in row {row}"
+                text = f"{name} returned {single!r}{kind}{where}, which is outside of its space, {space}"
+                return Failure("ValueError", text, text)
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """Agents whose policies were called and whose answers have not been received. `token` is the strategy's own."""
+
+    inputs: Inputs = field(default_factory=dict)
+    began: float = 0.0
+    token: Any = None
 
 
 class PerAgentWrapper(ClosedAtExit, ABC):
@@ -110,7 +211,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         """Call these agents' policies. With `wanted`, observations are batches, and masks say which rows to act in."""
         if len(self._sent) >= self.most_turns and not self.closed:
             raise RuntimeError(SENT_TWICE)
-        self._sent.append(self._start(observations, wanted))
+        self._sent.append(self._start(observations, wanted, Turn()))
 
     @in_turn
     def recv(self) -> dict[Agent, Any]:
@@ -128,18 +229,27 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         """`send` and `recv`."""
         if self._sent:
             raise RuntimeError(SENT_TWICE)
-        before = self._open.copy()
+        return self._step(observations, wanted)
+
+    @in_turn
+    def step_turn(self, observations: Mapping[Agent, Any]) -> dict[Agent, Any]:
+        """`send_turn` and `recv_turn`."""
+        return self._step(observations, None)
+
+    def _step(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None) -> dict[Agent, Any]:
+        turn = Turn()  # known here before it is open, so that a Ctrl-C between the two halves cannot leave it open
         try:
-            return self._finish(self._start(observations, wanted))
+            self._start(observations, wanted, turn)
+            return self._finish(turn)
         except BaseException:
-            for turn in [turn for turn in self._open if turn not in before]:  # Ctrl-C came before `_finish` began
+            if turn in self._open:
                 self._drop_turn(turn)
             raise
 
     @in_turn
     def send_turn(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None = None) -> Turn:
         """Send a turn and return it, for `recv_turn`. Turns of other agents may be open at the same time."""
-        return self._start(observations, wanted)
+        return self._start(observations, wanted, Turn())
 
     @in_turn
     def recv_turn(self, turn: Turn) -> dict[Agent, Any]:
@@ -156,7 +266,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         self._open.remove(turn)
         (self if self._delegate is None else self._delegate)._forget(turn.token)
 
-    def _start(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None) -> Turn:
+    def _start(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None, turn: Turn) -> Turn:
         self._check_open()
         check_by_agent("observations", observations)
         self._check_known(observations)
@@ -177,7 +287,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
                 if (returned := strategy._returned_at(agent)) is not None:
                     self._count_lateness(agent, returned)
                     del self._overdue[agent]
-        turn = Turn(inputs, time.monotonic())
+        turn.inputs, turn.began = inputs, time.monotonic()
         if self.rules.lateness_budget is not None:
             inputs = {agent: one for agent, one in inputs.items() if not self._is_over_budget(agent)}
         turn.token = strategy._begin(inputs)
@@ -369,7 +479,6 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         Returns all agents of these workers: their policies begin anew. In the caller's process there are none.
         """
         self._check_open()
-        check_names(agents)
         self._check_known(agents or ())
         revived = self._revive(agents)
         self._logged = {logged for logged in self._logged if logged[0] not in revived}
@@ -430,8 +539,7 @@ class WrappedAgent(AgentPolicy):
     def step(self, observation: Any) -> Any:
         if self._turns:
             raise RuntimeError("step was called between send and recv. Call recv first.")
-        self.send(observation)
-        return self.recv()
+        return self.wrapper.step_turn({self.agent: observation})[self.agent]
 
     def reset(self) -> None:
         self.wrapper.reset([self.agent])
@@ -451,6 +559,29 @@ def check_by_agent(what: str, given: Any) -> None:
         raise TypeError(f"The {what}, of type {type(given).__name__}, are no dict. Give one by agent: {{agent: ...}}.")
 
 
-def check_names(agents: Any) -> None:
-    if isinstance(agents, str):  # which would be iterated letter by letter
-        raise TypeError(f"agents={agents!r} is a single name. Give a list of names: [{agents!r}].")
+def still_busy(method: str) -> Failure:
+    """Return the failure of a call to a policy that is still computing an earlier turn."""
+    text = f"{method} was not answered within action_timeout: it is still busy with an earlier turn."
+    return Failure("TimeoutError", text, text)
+
+
+def policy_error(failures: Mapping[Agent, Failure], actions: dict[Agent, Any]) -> PolicyError:
+    """Return the error of the first agent whose policy raised. Its notes name the errors of the others."""
+    (agent, failure), *others = failures.items()
+    kind = PolicyError.named(failure.type_name)
+    error = kind(failure_text(agent, failure), type_name=failure.type_name, remote_message=failure.message)
+    assert isinstance(error, PolicyError)
+    error.agents, error.actions = tuple(failures), actions
+    error.__cause__ = failure.origin()
+    for other, other_failure in others:
+        error.add_note(failure_text(other, other_failure))
+    return error
+
+
+def failure_text(agent: Agent, failure: Failure) -> str:
+    """Return the sentence that reports an agent's failure. If its worker has died, add the advice to call `revive`."""
+    text = f"The policy of {agent!r} raised {failure.type_name}: {failure.message}"
+    if failure.type_name != WORKER_DIED:
+        return text
+    end = "\n" if "\n" in failure.message else ". "  # the last output of the worker stands on lines of its own
+    return f"{text}{end}Call revive() to start it anew."

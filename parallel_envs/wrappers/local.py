@@ -9,42 +9,38 @@ AgentGroup and subclasses    agents that are computed together, and how
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from parallel_envs.checks import suggests_keywords
+from parallel_envs.checks import check_count, seconds, suggests_keywords
 from parallel_envs.engine import Failure
-from parallel_envs.wrappers.base import PerAgentWrapper
+from parallel_envs.policies.base import is_network
+from parallel_envs.threads import in_turn
+from parallel_envs.wrappers.base import PerAgentWrapper, Rules, Turn, policy_error
 from parallel_envs.wrappers.policy_handle import (
-    PolicyHandle,
-    as_row,
-    can_join,
-    check_num_actions,
-    is_spec,
-    join_rows,
-    scatter_rows,
-    take_rows,
-)
-from parallel_envs.wrappers.rules import (
     Agent,
     Answer,
     Answers,
     Arguments,
     Inputs,
+    Mask,
+    PolicyHandle,
     PolicyInput,
-    Rules,
-    Turn,
     call_handle,
-    policy_error,
+    is_spec,
+    join_inputs,
+    split_actions,
     step_one_by_one,
 )
 from parallel_envs.wrappers.sharing import sharers
 
+_log = logging.getLogger(__name__)
 _MOST_GROUPINGS = 32  # sets of agents whose groups are kept: each may hold copies of weights
 _MOST_STACK_FAILURES = 3
 
@@ -55,19 +51,17 @@ class LocalWrapper(PerAgentWrapper):
     @suggests_keywords
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
         super().__init__(policies, rules)
-        self._made_here: list[PolicyHandle] = []
         self._handles: dict[Agent, PolicyHandle] = {}
-        try:
+        with contextlib.ExitStack() as made_here:  # closes all of them if one cannot be made
             for agent, policy in self.policies.items():
-                made = policy.make() if is_spec(policy) else policy
+                try:
+                    made = policy.make() if is_spec(policy) else policy
+                except Exception as error:  # user code
+                    raise policy_error({agent: Failure.of(error)}, {}) from error
                 self._handles[agent] = PolicyHandle(made)
                 if made is not policy:
-                    self._made_here.append(self._handles[agent])
-        except BaseException as error:
-            self._close_made()
-            if isinstance(error, Exception):  # user code
-                raise policy_error({agent: Failure.of(error)}, {}) from error
-            raise
+                    made_here.callback(self._handles[agent].close)
+            self._made_here = made_here.pop_all()
         self.policies = {agent: handle.policy for agent, handle in self._handles.items()}
 
     def _call_handles(self, method: str, arguments: Arguments, *, later: bool = False) -> dict[Agent, Answer]:
@@ -75,13 +69,7 @@ class LocalWrapper(PerAgentWrapper):
 
     def close(self) -> None:
         super().close()
-        self._close_made()
-
-    def _close_made(self) -> None:
-        made, self._made_here = self._made_here, []
-        with contextlib.ExitStack() as closing:  # closes all of them, also if one raises
-            for handle in made:
-                closing.callback(handle.close)
+        self._made_here.close()
 
 
 class PerAgentSequentialWrapper(LocalWrapper):
@@ -178,28 +166,26 @@ class PerAgentBatchWrapper(LocalWrapper):
         merged: dict[Agent, PolicyInput] = {}
         for agent in self._mergeable:
             own = [turn.inputs[agent] for turn in turns if agent in turn.inputs]
-            batches = [as_row(seen) if wanted is None else seen for seen, wanted in own]
-            if own and all(can_join(batches[0], batch) for batch in batches):
-                masks = [np.ones(1, bool) if wanted is None else np.asarray(wanted, bool) for _, wanted in own]
-                merged[agent] = join_rows(batches), np.concatenate(masks)
+            if own and (joined := join_inputs(own)) is not None:
+                merged[agent] = joined
         answers = self._compute_groups(merged) if merged else Answers.none()
-        starts = dict.fromkeys(merged, 0)
+        parts: dict[Agent, Iterator[Any]] = {}
+        for agent in merged:
+            own = [turn.inputs[agent] for turn in turns if agent in turn.inputs]
+            if (answer := answers.of(agent)).failure is None:
+                parts[agent] = iter(split_actions(answer.action, own))
         for turn in turns:
             rest = {agent: one for agent, one in turn.inputs.items() if agent not in merged}
             turn.answers = self._compute_groups(rest) if rest else Answers.none()
             for agent in [agent for agent in merged if agent in turn.inputs]:
-                answer, wanted, start = answers.of(agent), turn.inputs[agent][1], starts[agent]
-                starts[agent] += 1 if wanted is None else len(wanted)
-                if answer.failure is not None:  # compute one by one to find which failed: nothing has been sampled yet
+                if agent not in parts:  # compute one by one to find which failed: nothing has been sampled yet
                     one = {agent: turn.inputs[agent]}
                     turn.answers.add(step_one_by_one(self._handles, one, Answers.none(), timed=self._timed))
                     continue
-                if wanted is None:
-                    action = answer.action[start] if answer.action[start].ndim else answer.action[start].item()
-                else:
-                    action = take_rows(answer.action, slice(start, starts[agent])) if np.any(wanted) else None
+                action = next(parts[agent])
+                action = action.item() if isinstance(action, np.generic) else action  # as `TorchPolicy.step` returns it
                 if self._timed:
-                    turn.answers.others[agent] = Answer(action, seconds=answer.seconds)
+                    turn.answers.others[agent] = Answer(action, seconds=answers.of(agent).seconds)
                 else:
                     turn.answers.actions[agent] = action
 
@@ -243,10 +229,9 @@ class PerAgentBatchWrapper(LocalWrapper):
         for (kind, _), handles in members.items():
             if kind == "stacked" and len(handles) > 1:
                 groups.append(StackedGroup(handles, self.device, timed=self._timed))
-            elif kind == "shared" and len(handles) > 1:
-                groups.append(SharedPolicyGroup(handles, timed=self._timed))
             else:
-                groups.append(AgentGroup(handles, timed=self._timed))
+                is_shared = kind == "shared" and len(handles) > 1
+                groups.append((SharedPolicyGroup if is_shared else AgentGroup)(handles, timed=self._timed))
         while len(self._groupings) >= _MOST_GROUPINGS:
             del self._groupings[next(iter(self._groupings))]
         self._groupings[agents] = groups
@@ -289,34 +274,11 @@ class SharedPolicyGroup(AgentGroup):
     """Agents of one policy, whose `step_batch` is called once for all their rows."""
 
     def _compute(self, inputs: Inputs) -> Answers:
-        rows = {agent: None if wanted is None else np.flatnonzero(wanted) for agent, (_, wanted) in inputs.items()}
-        counts = {agent: 1 if own is None else len(own) for agent, own in rows.items()}
-        if not sum(counts.values()):
-            return Answers(dict.fromkeys(inputs), {})
-        batches = []
-        for agent, (observation, _) in inputs.items():
-            if counts[agent]:
-                own = rows[agent]
-                batches.append(as_row(observation) if own is None else take_rows(observation, own))
-        if not all(can_join(batches[0], batch) for batch in batches):
+        joined = join_inputs(list(inputs.values()))
+        if joined is None:
             return super()._compute(inputs)
-        policy = next(iter(self.handles.values())).policy
-        actions = policy.step_batch(join_rows(batches))
-        check_num_actions(actions, sum(counts.values()), policy)
-        answers, start = Answers.none(), 0
-        for agent, (_, wanted) in inputs.items():
-            part = take_rows(actions, slice(start, start + counts[agent]))
-            start += counts[agent]
-            own = rows[agent]
-            if own is None or wanted is None:
-                answers.actions[agent] = take_rows(part, 0)
-            else:
-                answers.actions[agent] = scatter_rows(part, own, len(wanted)) if len(own) else None
-        return answers
-
-
-class NetworkReplaced(Exception):
-    """A network of a stack is no longer the one with which the stack was made."""
+        action = next(iter(self.handles.values())).act(*joined)
+        return Answers(dict(zip(inputs, split_actions(action, inputs.values()), strict=True)), {})
 
 
 class StackedGroup(AgentGroup):
@@ -327,37 +289,29 @@ class StackedGroup(AgentGroup):
     """
 
     def __init__(self, handles: Mapping[Agent, PolicyHandle], device: str | None, *, timed: bool = False) -> None:
+        from parallel_envs.policies.torch_policy import PolicyStack
+
         super().__init__(handles, timed=timed)
-        self._policies = [handle.policy for handle in self.handles.values()]
-        self._gather = self._policies[0].new_gathering(len(self._policies))
-        self._modules: list[Any] = []
-        self._stack: Callable[[Any], Any] | None = None
-        self._device = device
+        self._stack = PolicyStack([handle.policy for handle in self.handles.values()], device)
         self._failures = 0
 
     def _compute(self, inputs: Inputs) -> Answers:
-        if self._failures >= _MOST_STACK_FAILURES or len({policy.deterministic for policy in self._policies}) > 1:
+        if self._failures >= _MOST_STACK_FAILURES:
             return super()._compute(inputs)
-        try:
-            features, mask = self._gather(inputs.values())
-            modules = [policy.module for policy in self._policies]
-            if self._stack is None:
-                from parallel_envs.wrappers.torch_policy import Stack
-
-                self._modules, self._stack = modules, Stack(modules, self._device)
-            if modules != self._modules:
-                raise NetworkReplaced("A policy has another network.")
-            outputs = self._policies[0].compute_stacked(self._stack, features)
-        except NetworkReplaced:
+        if self._stack.is_outdated():
             self.is_outdated = True
             return super()._compute(inputs)
+        try:
+            outputs, mask = self._stack.compute(inputs.values())
         except Exception:  # noqa: BLE001  # nothing has been sampled yet: one by one shows which policy fails
             answers = super()._compute(inputs)
             self._failures += not any(one.failure is not None for one in answers.others.values())
+            if self._failures == _MOST_STACK_FAILURES:
+                text = "The networks of %s are computed one by one from now on: in one pass they fail."
+                _log.warning(text, list(self.agents), exc_info=True)
             return answers
         self._failures = 0
-        wanted = [own for _, own in inputs.values()]
-        actions = self._policies[0].choose_stacked(outputs, mask, wanted, self._policies)
+        actions = self._stack.choose(outputs, mask, [own for _, own in inputs.values()])
         return Answers(dict(zip(inputs, actions, strict=True)), {})
 
 
@@ -365,7 +319,12 @@ class StackedGroup(AgentGroup):
 
 
 class PerAgentGPUWrapper(PerAgentBatchWrapper):
-    """`PerAgentBatchWrapper` with stacked networks on `device`, for several agents and successive turns at once.
+    """`PerAgentBatchWrapper` whose networks are computed on `device`, for several agents and successive turns at once.
+
+    Networks of one shape are stacked there. Every other `TorchPolicy` (a single one, of another shape, recurrent, or
+    with a `step_batch` of its own that calls `compute`) is computed there alone, with a copy of its network that
+    follows all changes. Any other policy is told the device if it has a method `act_on(device)`. A warning is logged
+    for a policy that has a network and is not computed there, and if "auto" finds no device.
 
     Everything that was sent is computed together when the first turn is received: the turns of several handles
     (`agent_policy`), and up to `most_turns` turns of one agent, which are received in the order of sending.
@@ -378,8 +337,8 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
     Threads: as `PerAgentWrapper`, but calls of `recv` on handles of single agents do not wait for one another: only so
     can they be computed together.
 
-    Memory is bounded: at most `most_turns` observations of each agent wait. Those of one pass are gathered in one
-    pinned staging buffer, which grows to the largest pass and stays, and are copied in one transfer.
+    Memory is bounded: at most `most_turns` observations of each agent wait. Those of one pass are copied in one
+    transfer, to CUDA from pinned memory.
 
     Args:
         policies: By agent.
@@ -399,27 +358,49 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
         most_turns: int = 1,
         gather_seconds: float = 0.0,
     ) -> None:
-        if type(most_turns) is not int or most_turns < 1:
-            raise ValueError(f"most_turns={most_turns!r} is not a number of turns. Give a whole number from 1 up.")
-        if not 0.0 <= gather_seconds < float("inf"):
-            raise ValueError(f"gather_seconds={gather_seconds!r} is not a number of seconds. Give one from 0 up.")
+        check_count("most_turns", most_turns)
+        seconds("gather_seconds", gather_seconds)
         import torch
 
+        has_cuda = torch.cuda.is_available()
         if device == "auto":
-            device = "cuda:0" if torch.cuda.is_available() else "cpu"
-        try:
-            chosen = torch.device(device)
-        except (RuntimeError, TypeError) as error:
-            raise ValueError(f"device={device!r} is unknown. Give 'auto', 'cpu' or such as 'cuda:0'.") from error
-        if chosen.type == "cuda" and not torch.cuda.is_available():
+            device = "cuda:0" if has_cuda else "cpu"
+            if not has_cuda:
+                text = "strategy 'gpu': torch finds no CUDA device here, so networks are computed on the CPU. "
+                _log.warning("%sSay device='cpu' if that is what you want.", text)
+        if torch.device(device).type == "cuda" and not has_cuda:
             raise ValueError(
                 f"device={device!r} was requested, but torch finds no CUDA device here. Give 'auto' or 'cpu'."
             )
         self.device = device
         super().__init__(policies, rules)
-        self.most_turns, self.gather_seconds = most_turns, gather_seconds
+        self.most_turns, self.gather_seconds = most_turns, min(gather_seconds, threading.TIMEOUT_MAX)
         self._arrival = threading.Condition()
         self._computing = threading.Lock()  # one pass at a time
+        self._unproven: set[Agent] = set()  # compute actions in their own way, and have not acted yet
+        for agent, policy in self.policies.items():
+            if callable(act_on := getattr(policy, "act_on", None)):
+                act_on(device)
+                if getattr(policy, "has_own_step", False):
+                    self._unproven.add(agent)
+            elif any(map(is_network, getattr(policy, "__dict__", {}).values())):
+                self._warn_of_cpu(agent)
+
+    def _warn_of_cpu(self, agent: Agent) -> None:
+        text = "strategy 'gpu': the policy of %r, %s, has a network that is not computed on the device %r. Give a "
+        advice = "TorchPolicy (a step_batch of your own calls its `compute`), or give the policy act_on(device)."
+        _log.warning(text + advice, agent, type(self.policies[agent]).__name__, self.device)
+
+    def _compute_turns(self, turns: Sequence[_WaitingTurn]) -> None:
+        super()._compute_turns(turns)
+        for agent in [agent for agent in self._unproven if any(agent in turn.inputs for turn in turns)]:
+            self._unproven.discard(agent)
+            if not self._handles[agent].uses_device:
+                self._warn_of_cpu(agent)
+
+    @in_turn
+    def _start(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None, turn: Turn) -> Turn:
+        return super()._start(observations, wanted, turn)
 
     def _begin(self, inputs: Inputs) -> _WaitingTurn:
         with self._arrival:
@@ -444,8 +425,14 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
         assert token.answers is not None, "the turn was among those that waited"
         return token.answers
 
+    # No guard in these two: threads meet here, and `_start` and `_end` have their locks.
+
+    def step_turn(self, observations: Mapping[Agent, Any]) -> dict[Agent, Any]:
+        """`send_turn` and `recv_turn`."""
+        return self._step(observations, None)
+
     def recv_turn(self, turn: Turn) -> dict[Agent, Any]:
-        """Receive the turn that `send_turn` returned. No guard: threads meet here, and `_end` has its locks."""
+        """Receive the turn that `send_turn` returned."""
         return self._finish(turn)
 
     def _forget(self, token: _WaitingTurn) -> None:

@@ -9,19 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from parallel_envs.checks import hint, is_one_of, suggests_keywords
+from parallel_envs.checks import choice, suggests_keywords
 from parallel_envs.choices import Strategy, words
 from parallel_envs.engine import Unpicklable
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
 from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
-from parallel_envs.wrappers.base import CLOSE_SECONDS, SENT_TWICE, PerAgentWrapper, check_by_agent, check_names
+from parallel_envs.wrappers.base import (
+    CLOSE_SECONDS,
+    SENT_TWICE,
+    PerAgentWrapper,
+    Rules,
+    Tally,
+    check_by_agent,
+)
 from parallel_envs.wrappers.local import PerAgentBatchWrapper, PerAgentGPUWrapper, PerAgentSequentialWrapper
-from parallel_envs.wrappers.policy_handle import Mask, row_numbers
+from parallel_envs.wrappers.policy_handle import Agent, Mask, row_numbers
 from parallel_envs.wrappers.pool import PerAgentThreadWrapper, PolicyPool, warn_of_unpicklable
 from parallel_envs.wrappers.process import PerAgentProcessWrapper
-from parallel_envs.wrappers.rules import Agent, Rules, Tally
 from parallel_envs.wrappers.sharing import check_together, stuck
 
 STRATEGIES: dict[str, Callable[..., PerAgentWrapper]] = {
@@ -29,7 +35,7 @@ STRATEGIES: dict[str, Callable[..., PerAgentWrapper]] = {
     "thread": lambda policies, rules, pool: PerAgentThreadWrapper(policies, rules, pool=pool),
     "process": lambda policies, rules, pool: PerAgentProcessWrapper(policies, rules, pool=pool),
     "batch": lambda policies, rules, pool: PerAgentBatchWrapper(policies, rules),
-    "gpu": lambda policies, rules, pool: PerAgentGPUWrapper(policies, rules),
+    "gpu": lambda policies, rules, pool, device="auto": PerAgentGPUWrapper(policies, rules, device=device),
     "auto": lambda policies, rules, pool: PerAgentAutoWrapper(policies, rules, pool=pool),
 }
 """Strategies by name. `base.py` says how to add one."""
@@ -60,6 +66,8 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         workers: How many worker processes at most, if no `budget` is given.
         budget: A pool to share with other wrappers. The code that made it closes it.
         rules: Deadlines and failures.
+        device: Where the strategy "gpu" computes networks: "auto" (the first CUDA device, or with a warning the CPU),
+            or a device of torch such as "cuda:1".
     """
 
     @suggests_keywords
@@ -71,14 +79,15 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         workers: int | None = None,
         budget: PolicyPool | None = None,
         rules: Rules | None = None,
+        device: str = "auto",
     ) -> None:
         if not isinstance(policy, Mapping) and not callable(getattr(policy, "agent_policy", None)):
             raise TypeError(f"policy={policy!r} is neither a dict of policies by agent nor a MultiAgentPolicy.")
-        names = words(Strategy)
-        for name in strategy.values() if isinstance(strategy, Mapping) else (strategy,):
-            if not is_one_of(name, names):
-                known = ", ".join(map(repr, names))
-                raise ValueError(f"strategy={name!r} is unknown. Choose one of {known}.{hint(name, names)}")
+        names = strategy.values() if isinstance(strategy, Mapping) else (strategy,)
+        for name in names:
+            choice("strategy", name, words(Strategy))
+        if device != "auto" and "gpu" not in names:
+            raise ValueError(f"device={device!r} was given, and no agent has the strategy 'gpu', which alone uses it.")
         if isinstance(policy, Mapping) and isinstance(strategy, Mapping) and (unknown := strategy.keys() - policy):
             raise ValueError(
                 f"strategy names {min(unknown, key=str)!r}, for which there is no policy among {list(policy)}."
@@ -86,7 +95,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         self._guard = CallGuard("WrappedMultiAgentPolicy")
         if not isinstance(budget, PolicyPool | None):
             raise TypeError(f"budget={budget!r} is not a PolicyPool. Give one, or say workers={budget!r}.")
-        self.policy, self.strategy, self.rules = policy, strategy, rules
+        self.policy, self.strategy, self.rules, self.device = policy, strategy, rules, device
         self._own_pool = budget is None
         self._pool = PolicyPool(workers) if budget is None else budget
         self._wrappers: list[PerAgentWrapper] = []
@@ -96,7 +105,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         self.closed = False
         if isinstance(policy, Mapping):
             try:
-                self._add_agents(list(policy))
+                self._add_agents(policy)
             except BaseException:
                 self.close()
                 raise
@@ -113,7 +122,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         if self._sent is not None:
             raise RuntimeError(SENT_TWICE)
         check_by_agent("observations", observations)
-        self._add_agents([agent for agent in observations if agent not in self._wrapper_of])
+        self._add_agents(observations)
         if len(self._wrappers) == 1:
             parts = [(self._wrappers[0], observations)] if observations else []
         else:
@@ -178,9 +187,9 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
 
     # ---- agents -----------------------------------------------------------------------------------------------------
 
-    def _add_agents(self, agents: Sequence[Agent]) -> None:
+    def _add_agents(self, agents: Iterable[Agent]) -> None:
         """Wrap the policies of agents that have not appeared before."""
-        if not agents:
+        if not (agents := [agent for agent in agents if agent not in self._wrapper_of]):
             return
         self._check_open()
         if self._sent is not None:
@@ -201,7 +210,8 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
 
     def _wrap(self, name: str, policies: dict[Agent, Any]) -> None:
         try:
-            wrapper = STRATEGIES[name](policies, self.rules, self._pool)
+            settings = {"device": self.device} if name == "gpu" else {}
+            wrapper = STRATEGIES[name](policies, self.rules, self._pool, **settings)
         except Unpicklable:
             here = stuck(policies)
             if not here:
@@ -220,7 +230,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     @in_turn
     def agent_policy(self, agent: Agent) -> AgentPolicy:
         """Return one agent as a policy."""
-        self._add_agents([] if agent in self._wrapper_of else [agent])
+        self._add_agents([agent])
         return self._wrapper_of[agent].agent_policy(agent)
 
     # ---- episodes and state -----------------------------------------------------------------------------------------
@@ -256,7 +266,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     @in_turn
     def set_state(self, states: Mapping[Agent, Any]) -> None:
         """Restore states that `get_state` returned."""
-        self._add_agents([agent for agent in states if agent not in self._wrapper_of])
+        self._add_agents(states)
         self._each(lambda wrapper: wrapper.set_states(_select(wrapper, states)))
 
     @in_turn
@@ -267,7 +277,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         weights that do not fit: `TorchPolicy` has it. A policy without it that refuses its weights keeps its old ones,
         and the other agents have their new ones.
         """
-        self._add_agents([agent for agent in weights if agent not in self._wrapper_of])
+        self._add_agents(weights)
         if len(weights) > 1:
             self._each(lambda wrapper: wrapper.check_weights(_select(wrapper, weights)))
         self._each(lambda wrapper: wrapper.load_state_dicts(_select(wrapper, weights)))
@@ -291,9 +301,10 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         """
         if self._sent is not None:
             raise RuntimeError("revive was called between send and recv. Call recv first.")
-        check_names(agents)
+        if isinstance(agents, str):  # which would be iterated letter by letter
+            raise TypeError(f"agents={agents!r} is a single name. Give a list of names: [{agents!r}].")
         chosen = None if agents is None else dict.fromkeys(agents)
-        self._add_agents([agent for agent in chosen or () if agent not in self._wrapper_of])
+        self._add_agents(chosen or ())
         revived: list[Agent] = []
         self._each(lambda one: revived.extend(one.revive(None if chosen is None else _select(one, chosen))))
         return revived

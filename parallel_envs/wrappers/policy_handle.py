@@ -1,7 +1,8 @@
-"""A policy in the process that runs it, and the batches of rows that policies are called with.
+"""A policy in the process that runs it, the answers that it gives, and the batches of rows that it is called with.
 
 A batch is an array with the rows along the first axis, or a dict or tuple of such arrays. Each row is one episode. A
-mask says which rows of a batch want an action.
+mask says which rows of a batch want an action. `step_one_by_one` and `call_handle` call policies in the current
+process, on behalf of all strategies.
 """
 
 from __future__ import annotations
@@ -9,18 +10,27 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from parallel_envs.engine import Failure
 from parallel_envs.policies import ScriptedAgent
 from parallel_envs.policies.base import is_network
 
 Mask = npt.NDArray[np.bool_]
+Agent = Any
+"""Any hashable value. (A `dict[str, ...]` is no `Mapping[Hashable, ...]` to a type checker.)"""
+PolicyInput = tuple[Any, Mask | None]
+"""An observation and None; or a batch of observations and the mask of the rows that want an action."""
+Inputs = Mapping[Agent, PolicyInput]
+Arguments = Mapping[Agent, tuple[Any, ...]]
+"""Arguments of a method of `PolicyHandle`, by agent."""
 
 
 class PolicyHandle:
@@ -57,6 +67,11 @@ class PolicyHandle:
             actions = [self._copies[row].step(take_rows(batch, place)) for place, row in enumerate(rows.tolist())]
         check_num_actions(actions, len(rows), self.policy)
         return scatter_rows(actions, rows, len(wanted))
+
+    @property
+    def uses_device(self) -> bool:
+        """True if the policy, or its copy for a row, has been computed where `act_on` has told it."""
+        return any(getattr(policy, "uses_device", True) for policy in (self.policy, *self._copies))
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
         """Begin episodes: all of them, or those of some rows."""
@@ -191,26 +206,115 @@ def _restore(policy: Any, state: Any) -> None:
             vars(policy)[name] = value
 
 
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An action, or a failure, or a late answer. `seconds` is the time the policy took, if known."""
+
+    action: Any = None
+    failure: Failure | None = None
+    late: bool = False
+    seconds: float = 0.0
+
+
+class Answers(NamedTuple):
+    """The answers of several agents: plain actions by agent, and an `Answer` for each agent with more to report.
+
+    Most turns have plain actions only. An `Answer` for each agent would cost more than a small policy does.
+    """
+
+    actions: dict[Agent, Any]
+    others: dict[Agent, Answer]
+    ended: float = 0.0
+    """When a worker ended the turn, by the monotonic clock that all processes share. 0.0: unknown."""
+
+    @classmethod
+    def none(cls) -> Answers:
+        return cls({}, {})
+
+    @classmethod
+    def failed(cls, agents: Collection[Agent], error: BaseException) -> Answers:
+        """Return answers in which all of these agents failed with one error."""
+        return cls({}, dict.fromkeys(agents, Answer(failure=Failure.of(error))))
+
+    def of(self, agent: Agent) -> Answer:
+        """Return the answer of one agent."""
+        return self.others[agent] if agent in self.others else Answer(self.actions[agent])
+
+    def part(self, agents: Collection[Agent]) -> Answers:
+        """Return the answers of some agents."""
+        return Answers(
+            {agent: self.actions[agent] for agent in agents if agent in self.actions},
+            {agent: self.others[agent] for agent in agents if agent in self.others},
+        )
+
+    def add(self, more: Answers) -> None:
+        self.actions.update(more.actions)
+        self.others.update(more.others)
+
+
+def step_one_by_one(
+    handles: Mapping[Agent, PolicyHandle], inputs: Inputs, answers: Answers, *, timed: bool = False
+) -> Answers:
+    """Call one policy after another, in this process. Each answer is added to `answers` as soon as it is there."""
+    for agent, (observation, wanted) in inputs.items():
+        began, failure, action = time.monotonic() if timed else 0.0, None, None
+        try:
+            action = handles[agent].act(observation, wanted)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # SystemExit too: a policy may not end the program
+            failure = Failure.of(error)
+        if timed or failure is not None:
+            answers.others[agent] = Answer(action, failure, seconds=time.monotonic() - began if timed else 0.0)
+        else:
+            answers.actions[agent] = action
+    return answers
+
+
+def call_handle(handle: PolicyHandle, method: str, arguments: tuple[Any, ...]) -> Answer:
+    """Call a method of a handle, in this process. `action` of the answer is the return value."""
+    try:
+        return Answer(getattr(handle, method)(*arguments))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # SystemExit too: a policy may not end the program
+        return Answer(failure=Failure.of(error))
+
+
 # ---- batches of rows ------------------------------------------------------------------------------------------------
 
 
 def take_rows(batch: Any, rows: Any) -> Any:
     """Return some rows of a batch, or a single row."""
-    if isinstance(batch, dict):
-        return {key: take_rows(part, rows) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(take_rows(part, rows) for part in batch)
-    return batch[rows]
+    return _each_part(lambda part: part[rows], [batch])
 
 
-def as_row(observation: Any) -> Any:
-    """Return an observation as a batch of one row."""
-    return _each_part(lambda part: np.asarray(part)[None], [observation])
+def join_inputs(inputs: Sequence[PolicyInput]) -> PolicyInput | None:
+    """Return single observations and batches of rows as one batch and mask; None if they differ in shape or dtype."""
+    batches = [
+        _each_part(lambda part: np.asarray(part)[None], [seen]) if wanted is None else seen for seen, wanted in inputs
+    ]
+    if not all(_can_join(batches[0], batch) for batch in batches):
+        return None
+    masks = [np.ones(1, bool) if wanted is None else np.asarray(wanted, bool) for _, wanted in inputs]
+    return _each_part(lambda *parts: np.concatenate(parts), batches), np.concatenate(masks)
 
 
-def join_rows(batches: Sequence[Any]) -> Any:
-    """Return the rows of several batches as one batch."""
-    return _each_part(lambda *parts: np.concatenate(parts), batches)
+def split_actions(actions: Any, inputs: Iterable[PolicyInput]) -> list[Any]:
+    """Return each input's own action, or its actions for all rows, of the actions for joined inputs."""
+    parts: list[Any] = []
+    start = 0
+    for _, wanted in inputs:
+        stop = start + (1 if wanted is None else len(wanted))
+        if wanted is None:
+            parts.append(take_rows(actions, start))
+        else:
+            parts.append(take_rows(actions, slice(start, stop)) if np.any(wanted) else None)
+        start = stop
+    return parts
 
 
 def _each_part(function: Callable[..., Any], batches: Sequence[Any]) -> Any:
@@ -223,13 +327,13 @@ def _each_part(function: Callable[..., Any], batches: Sequence[Any]) -> Any:
     return function(*batches)
 
 
-def can_join(one: Any, other: Any) -> bool:
+def _can_join(one: Any, other: Any) -> bool:
     """Return True if two batches have the same structure, dtypes and shapes, apart from the number of rows."""
     if isinstance(one, dict):
         same = isinstance(other, dict) and one.keys() == other.keys()
-        return same and all(can_join(one[key], other[key]) for key in one)
+        return same and all(_can_join(one[key], other[key]) for key in one)
     if isinstance(one, tuple):
-        return isinstance(other, tuple) and len(one) == len(other) and all(map(can_join, one, other))
+        return isinstance(other, tuple) and len(one) == len(other) and all(map(_can_join, one, other))
     if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
         return False
     return (one.dtype, one.shape[1:]) == (other.dtype, other.shape[1:])
@@ -237,15 +341,10 @@ def can_join(one: Any, other: Any) -> bool:
 
 def scatter_rows(actions: Any, rows: npt.NDArray[np.intp], num_rows: int) -> Any:
     """Return the actions of all rows: `actions` in `rows`, zeros elsewhere."""
-    if isinstance(actions, dict):
-        return {key: scatter_rows(part, rows, num_rows) for key, part in actions.items()}
-    if isinstance(actions, tuple):
-        return tuple(scatter_rows(part, rows, num_rows) for part in actions)
+    if isinstance(actions, dict | tuple):
+        return _each_part(lambda part: scatter_rows(part, rows, num_rows), [actions])
     if isinstance(actions, list) and isinstance(actions[0], dict | tuple):
-        kind = actions[0]
-        keys = kind if isinstance(kind, dict) else range(len(kind))
-        parts = {key: scatter_rows([action[key] for action in actions], rows, num_rows) for key in keys}
-        return parts if isinstance(kind, dict) else tuple(parts.values())
+        return _each_part(lambda *parts: scatter_rows(list(parts), rows, num_rows), actions)
     values = np.asarray(actions)
     if len(rows) == num_rows:
         return values

@@ -25,9 +25,9 @@ from parallel_envs.checks import suggests_keywords
 from parallel_envs.engine import PoolSettings, Unpicklable, WorkerPool, open_pool, user_stacklevel
 from parallel_envs.errors import ClosedError
 from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn
-from parallel_envs.wrappers.base import PerAgentWrapper, WrappedAgent
+from parallel_envs.wrappers.base import PerAgentWrapper, Rules, WrappedAgent, still_busy
 from parallel_envs.wrappers.local import LocalWrapper, PerAgentSequentialWrapper
-from parallel_envs.wrappers.rules import Agent, Answer, Answers, Arguments, Inputs, Rules, step_one_by_one, still_busy
+from parallel_envs.wrappers.policy_handle import Agent, Answer, Answers, Arguments, Inputs, step_one_by_one
 from parallel_envs.wrappers.sharing import sharers
 
 

@@ -26,23 +26,20 @@ from parallel_envs.engine import (
 )
 from parallel_envs.engine.worker_group import Loss, WorkerGroup
 from parallel_envs.threads import in_turn
-from parallel_envs.wrappers.base import PerAgentWrapper
-from parallel_envs.wrappers.policy_handle import PolicyHandle, is_spec
-from parallel_envs.wrappers.pool import PolicyPool
-from parallel_envs.wrappers.rules import (
-    WORKER_DIED,
+from parallel_envs.wrappers.base import WORKER_DIED, PerAgentWrapper, Rules, policy_error, still_busy
+from parallel_envs.wrappers.policy_handle import (
     Agent,
     Answer,
     Answers,
     Arguments,
     Inputs,
+    PolicyHandle,
     PolicyInput,
-    Rules,
     call_handle,
-    policy_error,
+    is_spec,
     step_one_by_one,
-    still_busy,
 )
+from parallel_envs.wrappers.pool import PolicyPool
 from parallel_envs.wrappers.sharing import sharers
 
 IN_BUFFER = ...

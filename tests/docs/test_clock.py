@@ -136,7 +136,7 @@ READERS = {
     f"{room}/{name}.py": room
     for room, names in {
         "evaluation": "running episode evaluate",
-        "wrappers": "auto base local pool process rules",
+        "wrappers": "auto base local policy_handle pool process",
         "vector": "manager recovery step_loop",
         "engine": "fork_server output pool process supervisor supervisor_client worker worker_group worker_process",
         "groups": "env_host transport env_workers",

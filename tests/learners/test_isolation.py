@@ -201,14 +201,11 @@ def assert_only_the_poisoned_one_is_skipped(
 @pytest.mark.parametrize(
     ("name", "case", "poison", "num_updates"),
     [
-        *((name, "ppo-small", np.inf, 5) for name in ("sequential", "thread", "fused")),
+        ("sequential", "sac-small", np.nan, 4),
+        ("thread", "dqn-small", np.nan, 4),
+        ("fused", "ppo-small", np.inf, 4),
         ("process", "ppo-small", np.inf, 3),
         ("auto", "ppo-small", np.inf, 9),  # which tries another way: in its eighth update it is at "fused"
-        *(
-            ("sequential", "sac-small", np.nan, 5),
-            ("thread", "dqn-small", np.nan, 5),
-            ("fused", "dqn-small", np.nan, 5),
-        ),
         *(("sequential", "ppo-small", 3e38, 3), ("fused", "ppo-gru", np.nan, 3)),  # too large a number is poison, too
     ],
 )
@@ -227,9 +224,7 @@ def test_a_long_gradient_of_one_agent_does_not_shorten_another_s() -> None:
     assert others[SICK] != healthy[SICK]
 
 
-@pytest.mark.parametrize(
-    ("case", "name"), [("dqn-small", "sequential"), ("dqn-small", "fused"), ("sac-small", "fused")]
-)
+@pytest.mark.parametrize(("case", "name"), [("dqn-small", "sequential"), ("sac-small", "fused")])
 def test_a_step_that_ends_in_no_numbers_is_undone(case: str, name: str) -> None:
     """Loss and gradient are finite, and what Adam makes of them is not."""
     config, *spaces = CASES[case]
@@ -237,13 +232,13 @@ def test_a_step_that_ends_in_no_numbers_is_undone(case: str, name: str) -> None:
     for rate in (1e-3, 1e38):
         rates = {"agent_0": 1e-3, SICK: rate, "agent_2": 1e-3}
         kinds = {agent: (dataclasses.replace(config, learning_rate=own), *spaces) for agent, own in rates.items()}
-        found.append(after(name, kinds, None, 3))
+        found.append(after(name, kinds, None, 2))
     (healthy, *_), (others, agents, reports) = found
     assert all(others[agent] == healthy[agent] for agent in healthy.keys() - {SICK})
-    assert [[agent for agent, one in own.items() if one.diverged] for own in reports] == [[SICK]] * 3
+    assert [[agent for agent, one in own.items() if one.diverged] for own in reports] == [[SICK]] * 2
     assert "after the update" in str(reports[0][SICK].diverged)
     assert agents[SICK].parameters.matrix.finite().all()
-    assert (agents[SICK].counters["updates"], agents[SICK].counters["skipped"]) == (0, 3)
+    assert (agents[SICK].counters["updates"], agents[SICK].counters["skipped"]) == (0, 2)
 
 
 def test_a_step_that_adam_divides_by_nothing_is_undone() -> None:

@@ -113,7 +113,7 @@ class Numbered(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo 
 
 
 @pytest.mark.parametrize(
-    "mode", ["fused", *(pytest.param(mode, marks=pytest.mark.slow) for mode in MODES if mode != "fused")]
+    "mode", ["sequential", *(pytest.param(mode, marks=pytest.mark.slow) for mode in MODES if mode != "sequential")]
 )
 def test_agents_whose_actions_begin_elsewhere_learn_in_every_mode(mode: UpdateModeName) -> None:
     """Episodes are reset on the way: those rows hold zeros, which are none of their actions."""

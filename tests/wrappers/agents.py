@@ -199,6 +199,28 @@ class Loaded:
         self.weight = float(weights["weight"])
 
 
+class Counting(AgentPolicy):
+    def __init__(self, start: int = 0) -> None:
+        self.count = self.start = start
+
+    def step(self, observation: Any) -> tuple[int, int]:
+        if observation is None:
+            raise ValueError("nothing was seen")
+        self.count += 1
+        return os.getpid(), self.count
+
+    def reset(self) -> None:
+        self.count = self.start
+
+
+class Locked(Counting):
+    """Cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
 class Held:
     def __init__(self, notes: list[Any] | None = None) -> None:
         self.lock, self.count, self.notes = threading.Lock(), 0, notes
@@ -290,3 +312,17 @@ def told(what: Any, log: Path) -> Any:
 
 def pid(_: Any = None) -> int:
     return os.getpid()
+
+
+class Logging(Drawing):
+    def __init__(self, log: Path, agent: str, *, opens: bool = False, fails: bool = False) -> None:
+        super().__init__()
+        self.log, self.agent, self.fails = log, agent, fails
+        self.file = Path(__file__).open(encoding="utf-8") if opens else None  # noqa: SIM115  # cannot be pickled
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+        told(f"{self.agent} closed", self.log)
+        if self.fails:
+            raising()

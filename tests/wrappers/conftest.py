@@ -15,6 +15,8 @@ from tests.gates import Gate
 Wrap = Callable[..., WrappedMultiAgentPolicy]
 Seat = Callable[..., Any]
 CLOSE_SECONDS = 0.5
+ELSEWHERE = "cpu:0"
+"""A device that computes, and that torch holds for another one than "cpu": networks are copied to it as to CUDA."""
 
 
 @pytest.fixture
@@ -34,13 +36,17 @@ def wrap(pool: PolicyPool) -> Iterator[Wrap]:
         )
 
 
+def made(strategy: str, policies: Any, rules: Any, pool: PolicyPool | None) -> PerAgentWrapper:
+    return STRATEGIES[strategy](policies, rules, pool, **({"device": ELSEWHERE} if strategy == "gpu" else {}))
+
+
 @pytest.fixture
 def seat(pool: PolicyPool) -> Iterator[Seat]:
     """A strategy's wrapper, by its name, on the pool of this test."""
     with ExitStack() as stack:
 
         def seated(strategy: str, policies: Any, rules: Any = None) -> PerAgentWrapper:
-            return stack.enter_context(STRATEGIES[strategy](policies, rules, pool))
+            return stack.enter_context(made(strategy, policies, rules, pool))
 
         yield seated
 

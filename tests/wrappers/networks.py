@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from parallel_envs.wrappers.torch_policy import TorchPolicy
+from parallel_envs.policies.torch_policy import TorchPolicy
 
 FOUR = spaces.Discrete(4, start=2)
 BOX = spaces.Box(-0.5, 0.5, (2,), np.float32)

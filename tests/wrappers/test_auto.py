@@ -82,7 +82,7 @@ def test_policies_that_wait_are_computed_in_threads(pool: PolicyPool) -> None:
         assert {said // 1000 for said in turn(wrapper).values()} == {NUM_TURNS + 2}
 
 
-@pytest.mark.parametrize("choice", ["sequential", "batch", "thread", "process"])
+@pytest.mark.parametrize("choice", ["batch", "thread", "process"])
 def test_whatever_it_chooses_says_and_remembers_the_same(pool: PolicyPool, monkeypatch: Monkey, choice: str) -> None:
     notes, generator = list[str](), np.random.default_rng(0)
     sharing = {name: Sharing(name, notes, generator) for name in "de"}

@@ -1,4 +1,7 @@
-"""Policies that fail, die or are late: they are named, the others have answered, and what died can begin anew."""
+"""Policies that fail, die or are late: they are named, the others have answered, and what died can begin anew.
+
+`tests/faults/test_matrix.py` has the ways to die in a step, a reset and a constructor.
+"""
 
 from __future__ import annotations
 
@@ -117,9 +120,8 @@ def test_what_cannot_be_pickled_is_an_error_of_the_agents_of_its_worker(wrap: Wr
 
 @pytest.mark.parametrize("strategy", ["sequential", "thread", "batch"])
 def test_a_state_that_cannot_be_copied_is_an_error_of_its_agent_only(wrap: Wrap, strategy: str) -> None:
-    with pytest.raises(TypeError, match=r"policy of 'b' raised TypeError.*lock") as caught:
+    with pytest.raises(PolicyError, match=r"policy of 'b' raised TypeError.*lock") as caught:
         wrap(four(b=Held()), strategy).get_state()
-    assert isinstance(caught.value, PolicyError)
     assert caught.value.agents == ("b",)
 
 
@@ -157,31 +159,23 @@ def test_ctrl_c_while_policies_compute_ends_the_turn_and_nothing_else(wrap: Wrap
     assert policy.step({"b": SEEN})["b"] // 1000 == 1
 
 
+@pytest.mark.parametrize("whose", ["wrapper", "agent", "policy"])
 def test_ctrl_c_between_the_halves_of_a_step_leaves_no_turn_open(
-    seat: Seat, strategy: str, monkeypatch: pytest.MonkeyPatch
+    seat: Seat, wrap: Wrap, strategy: str, whose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrapper = seat(strategy, {"a": Drawing(), "b": Drawing()})
-    wrapper.send({"a": SEEN})
-    wrapper.recv()
+    """Of a strategy's wrapper, of one agent of it, and of `WrappedMultiAgentPolicy`."""
+    policies = {"a": Drawing(), "b": Drawing()}
+    wrapper: Any = (wrap if whose == "policy" else lambda given, name: seat(name, given))(policies, strategy)
+    step = wrapper.agent_policy("a").step if whose == "agent" else lambda seen: wrapper.step({"a": seen})["a"]
+    step(SEEN)
     with monkeypatch.context() as patched:
-        patched.setattr(wrapper, "_finish", _interrupting)
+        patched.setattr(wrapper, "_recv" if whose == "policy" else "_finish", lambda *_: _interrupting(None))
         with pytest.raises(KeyboardInterrupt):
-            wrapper.step({"a": SEEN})
+            step(SEEN)
+    step(SEEN)
     assert wrapper.step({"a": SEEN, "b": SEEN})["b"] // 1000 == 1
     wrapper.reset()
-    assert wrapper.step({"a": SEEN})["a"] // 1000 == 1
-
-
-def test_ctrl_c_between_send_and_recv_of_a_policy_leaves_no_turn_open(
-    wrap: Wrap, parallel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = wrap({"a": Drawing(), "b": Drawing()}, parallel)
-    policy.step({"a": SEEN})
-    with monkeypatch.context() as patched:
-        patched.setattr(policy, "_recv", lambda: _interrupting(None))
-        with pytest.raises(KeyboardInterrupt):
-            policy.step({"a": SEEN})
-    assert policy.step({"a": SEEN, "b": SEEN})["b"] // 1000 == 1
+    assert step(SEEN) // 1000 == 1
 
 
 def kill_worker_of(agent: str, wrapper: PerAgentProcessWrapper, pool: PolicyPool) -> None:
@@ -376,29 +370,8 @@ def test_a_policy_that_dies_when_its_state_is_asked_for(
     assert time.monotonic() - began < 10.0
 
 
-def test_an_error_that_cannot_be_pickled_and_a_death_are_told_each_time_with_the_actions_of_the_others(
-    pool: PolicyPool,
-) -> None:
-    for how in ("odd", "SIGKILL"):
-        with seated(pool, "step", how) as wrapper:
-            lost = {"dying"} if how in RAISES else {"dying", "beside"}
-            for _ in range(2):
-                with pytest.raises(PolicyError, match=f"policy of 'dying' raised .*{WAYS[how][1]}") as caught:
-                    wrapper.step(dict.fromkeys(wrapper.policies, SEEN))
-                assert set(caught.value.agents) == lost
-                assert ("revive" in str(caught.value)) == (how in DIES)
-                assert caught.value.actions == dict.fromkeys({"apart", "beside"} - lost, 7)
-    with seated(pool, "step", "huge") as wrapper:
-        assert wrapper.step({"dying": SEEN}) == {"dying": bytes(HUGE)}
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        *("exit", "SIGKILL", "SIGSTOP"),
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("exception", "odd", "os._exit", "hang", "huge")),
-    ],
-)
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize("how", WAYS)
 def test_a_policy_that_dies_while_it_is_closed_holds_up_no_other(how: str) -> None:
     pool = PolicyPool(2)
     began = time.monotonic()
@@ -499,9 +472,17 @@ def test_a_policy_that_has_used_up_the_budget_is_not_asked_any_more_until_the_ne
         assert tally.late_seconds == 0.0
 
 
-def test_a_reset_does_not_wait_for_a_late_policy_and_is_not_lost(policy: WrappedMultiAgentPolicy, gate: Gate) -> None:
+def test_a_late_policy_is_reset_later_and_what_else_is_asked_of_it_is_an_error_in_time(
+    policy: WrappedMultiAgentPolicy, gate: Gate
+) -> None:
     policy.step({"a": WAIT, "b": GO})
     began = time.monotonic()
+    for ask in ("get_state", "set_state", "load_state_dict"):
+        arguments: list[Any] = [] if ask == "get_state" else [{"a": ({}, [])}]
+        with pytest.raises(TimeoutError, match=f"policy of 'a'.*{ask} was not answered.*still busy") as caught:
+            getattr(policy, ask)(*arguments)
+        assert isinstance(caught.value, PolicyError)
+        assert policy.step(BOTH) == DEFAULT
     policy.reset()
     policy.reset()
     assert time.monotonic() - began < SOON
@@ -509,18 +490,6 @@ def test_a_reset_does_not_wait_for_a_late_policy_and_is_not_lost(policy: Wrapped
     while policy.step({"a": GO})["a"] == LATE:
         pass
     assert policy.get_state()["a"][0]["resets"] == 2
-
-
-def test_what_else_is_asked_of_a_late_policy_is_an_error_in_time(policy: WrappedMultiAgentPolicy) -> None:
-    policy.step({"a": WAIT, "b": GO})
-    for ask in ("get_state", "set_state", "load_state_dict"):
-        arguments: list[Any] = [] if ask == "get_state" else [{"a": ({}, [])}]
-        began = time.monotonic()
-        with pytest.raises(TimeoutError, match=f"policy of 'a'.*{ask} was not answered.*still busy") as caught:
-            getattr(policy, ask)(*arguments)
-        assert isinstance(caught.value, PolicyError)
-        assert time.monotonic() - began < SOON
-        assert policy.step(BOTH) == DEFAULT
 
 
 def test_a_policy_that_hangs_does_not_hold_up_the_end(gate: Gate, parallel: Strategy) -> None:
@@ -565,7 +534,8 @@ def test_a_program_ends_though_a_policy_hangs_in_a_thread() -> None:
 
 @pytest.mark.parametrize("strategy", ["sequential", "batch"])
 def test_a_policy_in_the_caller_is_found_to_be_late_afterwards(wrap: Wrap, strategy: str) -> None:
-    policy = wrap({"a": Slow(0.5), "b": Constant(7)}, strategy, rules=Rules(action_timeout=0.3, default_action=LATE))
+    rules = Rules(action_timeout=0.3, default_action=LATE)
+    policy = wrap({"a": Doing(lambda _: time.sleep(0.5)), "b": Constant(7)}, strategy, rules=rules)
     began = time.monotonic()
     assert policy.step(BOTH) == DEFAULT
     taken = time.monotonic() - began
@@ -574,32 +544,17 @@ def test_a_policy_in_the_caller_is_found_to_be_late_afterwards(wrap: Wrap, strat
     assert 0.19 <= tally.late_seconds <= taken - 0.3
 
 
-class Slow:
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def step(self, observation: Any) -> Any:
-        time.sleep(self.seconds)
-        return 0
-
-
-BRIEF = 0.001
-
-
-@pytest.mark.parametrize("default", [5, np.array([1.0, 2.0]), {"move": np.array([1.0]), "say": 2}, (1, 2)])
-def test_rows_get_the_default_action_where_one_is_wanted(wrap: Wrap, default: Any) -> None:
-    policy = wrap({"a": Slow(0.02)}, "sequential", rules=Rules(action_timeout=BRIEF, default_action=default))
-    told = policy.step({"a": np.zeros((3, 2))}, {"a": np.array([True, False, True])})["a"]
-    for part, expected in zip(_leaves(told), _leaves(default), strict=True):
-        wanted, unwanted = np.asarray(expected).tolist(), np.zeros_like(expected).tolist()
-        assert part.tolist() == [wanted, unwanted, wanted]
-
-
-def test_the_default_action_may_depend_on_the_agent_and_is_the_receivers_own(wrap: Wrap) -> None:
-    rules = Rules(action_timeout=BRIEF, default_action=lambda agent: f"nothing from {agent}")
-    policy = wrap({"a": Slow(0.02), "b": Slow(0.02)}, "sequential", rules=rules)
+def test_rows_get_the_default_action_where_one_is_wanted_and_each_turn_its_own(wrap: Wrap) -> None:
+    for default in (5, np.array([1.0, 2.0]), {"move": np.array([1.0]), "say": 2}, (1, 2)):
+        policy = wrap({"a": Doing(raising)}, rules=Rules(on_error="default", default_action=default))
+        told = policy.step({"a": np.zeros((3, 2))}, {"a": np.array([True, False, True])})["a"]
+        for part, expected in zip(_leaves(told), _leaves(default), strict=True):
+            wanted, unwanted = np.asarray(expected).tolist(), np.zeros_like(expected).tolist()
+            assert part.tolist() == [wanted, unwanted, wanted]
+    rules = Rules(on_error="default", default_action=lambda agent: f"nothing from {agent}")
+    policy = wrap({"a": Doing(raising), "b": Doing(raising)}, rules=rules)
     assert policy.step(BOTH) == {"a": "nothing from a", "b": "nothing from b"}
-    policy = wrap({"a": Slow(0.02)}, "sequential", rules=Rules(action_timeout=BRIEF, default_action=np.zeros(2)))
+    policy = wrap({"a": Doing(raising)}, rules=Rules(on_error="default", default_action=np.zeros(2)))
     policy.step({"a": GO})["a"][:] = 9
     assert policy.step({"a": GO})["a"].tolist() == [0, 0]
 

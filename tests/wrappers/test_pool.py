@@ -32,7 +32,7 @@ from parallel_envs.wrappers import (
 from parallel_envs.wrappers.pool import SharedPool
 from tests.engine.asking import in_fork, refusal
 from tests.test_imports import HEAVY, in_fresh_interpreter
-from tests.wrappers.agents import Constant, Drawing, Loaded, OneByOne, raising, told
+from tests.wrappers.agents import Constant, Counting, Drawing, Loaded, Locked, Logging, OneByOne, raising
 from tests.wrappers.conftest import Seat, Wrap
 
 SEEN = np.zeros(2)
@@ -171,22 +171,8 @@ def teller() -> Any:
     return Teller()
 
 
-class Logging(Drawing):
-    def __init__(self, log: Path, agent: str, *, opens: bool = False, fails: bool = False) -> None:
-        super().__init__()
-        self.log, self.agent, self.fails = log, agent, fails
-        self.file = Path(__file__).open(encoding="utf-8") if opens else None  # noqa: SIM115  # cannot be pickled
-
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
-        told(f"{self.agent} closed", self.log)
-        if self.fails:
-            raising()
-
-
 def spec(log: Path, agent: str, **more: bool) -> PolicySpec:
-    return PolicySpec(f"{__name__}:Logging", kwargs={"log": log, "agent": agent, "opens": True, **more})
+    return PolicySpec("tests.wrappers.agents:Logging", kwargs={"log": log, "agent": agent, "opens": True, **more})
 
 
 def told_in(log: Path) -> list[str]:
@@ -342,26 +328,6 @@ def test_thousands_of_passes_leave_nothing_behind(seat: Seat, count: int) -> Non
     assert resident(os.getpid()) - bytes_before < MOST_BYTES
 
 
-class Counting(AgentPolicy):
-    def __init__(self, start: int = 0) -> None:
-        self.count = self.start = start
-
-    def step(self, observation: Any) -> tuple[int, int]:
-        if observation is None:
-            raise ValueError("nothing was seen")
-        self.count += 1
-        return os.getpid(), self.count
-
-    def reset(self) -> None:
-        self.count = self.start
-
-
-class Locked(Counting):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lock = threading.Lock()
-
-
 wrapped: Any = PerAgentSubprocessWrapper
 
 
@@ -378,22 +344,18 @@ def test_its_step_is_computed_in_a_process_and_its_state_is_kept_from_step_to_st
         assert agent.step(SEEN)[1] == 4
         told = both.step({"red": SEEN, "blue": SEEN})  # it is a policy that others take
         assert told == {"red": (found[0][0], 5), "blue": (os.getpid(), 1)}
+        with wrapped(PolicySpec("tests.wrappers.agents:Counting", kwargs={"start": 3})) as other:
+            assert other.step(SEEN)[1] == 4
+        with wrapped(Counting()) as other, pytest.raises(PolicyError, match="raised ValueError: nothing was seen"):
+            other.step(None)
+        with wrapped(Counting(), rules=Rules(on_error="default", default_action=7)) as other:
+            assert (other.step(None), other.tally.defaults) == (7, 1)
+        with pytest.warns(RuntimeWarning, match="cannot be pickled, so it is computed in this process"):
+            here = wrapped(Locked())
+        with here:
+            assert [here.step(SEEN) for _ in range(2)] == [(os.getpid(), 1), (os.getpid(), 2)]
     with pytest.raises(ClosedError):
         agent.step(SEEN)
-
-
-def test_specs_unpicklable_policies_failures_and_rules() -> None:
-    with wrapped(PolicySpec("tests.wrappers.test_pool:Counting", kwargs={"start": 3})) as agent:
-        assert agent.step(SEEN)[1] == 4
-    with wrapped(Counting()) as agent, pytest.raises(PolicyError, match="raised ValueError: nothing was seen"):
-        agent.step(None)
-    with wrapped(Counting(), rules=Rules(on_error="default", default_action=7)) as agent:
-        assert agent.step(None) == 7
-        assert agent.tally.defaults == 1
-    with pytest.warns(RuntimeWarning, match="cannot be pickled, so it is computed in this process"):
-        agent = wrapped(Locked())
-    with agent:
-        assert [agent.step(SEEN) for _ in range(2)] == [(os.getpid(), 1), (os.getpid(), 2)]
     assert SharedPool._current is None
 
 
@@ -420,22 +382,19 @@ def test_agents_share_one_pool_and_live_in_different_workers_of_it() -> None:
         pool = red.wrapper._policy_pool
     assert pool.closed
     assert SharedPool._current is None
-    with wrapped(Counting()) as another:
-        assert another.step(SEEN)[1] == 1
 
 
-def test_a_pool_that_is_given_is_used_and_stays_open_and_one_that_has_left_makes_room() -> None:
-    with PolicyPool(2) as pool:
-        first = wrapped(Counting(), pool=pool)
-        pid = first.step(SEEN)[0]
-        with wrapped(Counting(), pool=pool) as second:
-            assert second.step(SEEN)[0] != pid
-            first.close()
-            first.close()
-            with wrapped(Counting(), pool=pool) as third:
-                assert third.step(SEEN)[0] == pid
-        assert not pool.closed
-        assert +pool.num_policies == {}
+def test_a_pool_that_is_given_is_used_and_stays_open_and_one_that_has_left_makes_room(pool: PolicyPool) -> None:
+    first = wrapped(Counting(), pool=pool)
+    pid = first.step(SEEN)[0]
+    with wrapped(Counting(), pool=pool) as second:
+        assert second.step(SEEN)[0] != pid
+        first.close()
+        first.close()
+        with wrapped(Counting(), pool=pool) as third:
+            assert third.step(SEEN)[0] == pid
+    assert not pool.closed
+    assert +pool.num_policies == {}
 
 
 @pytest.mark.parametrize("strategy", ["Sequential", "Thread", "Process", "Auto", "Batch", "GPU"])

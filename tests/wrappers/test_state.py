@@ -76,21 +76,17 @@ def _noting(notes: list[int], _: Any) -> int:
 
 
 def test_a_policy_may_keep_and_overwrite_its_observation_and_no_other_sees_it(wrap: Wrap) -> None:
-    policy = wrap({"a": Keeping(), "b": Keeping()}, "process")
+    policy = wrap({"a": Doing(partial(_keeping, [])), "b": Doing(partial(_keeping, []))}, "process")
     for turn in range(5):
         seen, kept = np.full(3, turn), list(range(1, turn + 2))
         assert policy.step({"a": seen, "b": seen}) == {"a": kept, "b": kept}
         assert seen.tolist() == [turn] * 3
 
 
-class Keeping:
-    def __init__(self) -> None:
-        self.kept: list[Any] = []
-
-    def step(self, observation: Any) -> Any:
-        observation += 1
-        self.kept.append(observation)
-        return [int(one[0]) for one in self.kept]
+def _keeping(kept: list[Any], observation: Any) -> Any:
+    observation += 1
+    kept.append(observation)
+    return [int(one[0]) for one in kept]
 
 
 def test_after_sync_the_policies_that_were_given_hold_the_truth(wrap: Wrap, strategy: str) -> None:
@@ -310,48 +306,24 @@ def with_default(held: Any) -> Any:
     return lambda held=held: held
 
 
-SHARED: dict[str, Any] = {
-    "a list": [],
-    "a dict": {},
-    "an array": np.zeros(3),
-    "a generator": np.random.default_rng(),
-    "a deque": deque(),
-    "an object": Holder(),
-    "a seeded space": spaces.Discrete(3, seed=1),
-    "a dict of seeded spaces": spaces.Dict({"a": spaces.Discrete(3, seed=1)}),
-    "a frozen config that holds a list": Config("a", []),
-    "a function that closes over a list": closure([]),
-    "a function with a list as its default": with_default([]),
-    "a method": [].append,
-    "a method of a generator": np.random.default_rng().random,
-    "a bound method": Holder().__init__,  # type: ignore[misc]  # any method will do
-    "a partial": functools.partial(print, []),
-}
-CONSTANT: dict[str, Any] = {
-    "a number": 1e300,
-    "a text": "a text",
-    "a class": Holder,
-    "a module": np,
-    "a function": closure,
-    "a builtin": len,
-    "a logger": logging.getLogger("policies"),
-    "a path": pathlib.Path("/tmp"),
-    "a space": spaces.Box(-1, 1, (2,)),
-    "a dict space": spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple([spaces.Discrete(2)])}),
-    "a frozen config": Config("a", (1, 2.0, "c")),
-    "a dtype": np.dtype(np.float32),
-    "a number of NumPy": np.float32(3),
-}
-WAYS: dict[str, Any] = {
-    "an attribute": Holder,
-    "a slot": Slot,
-    "deep inside": lambda held: Holder({"x": [(Slot(Holder(held)),)]}),
-    "a closure": closure,
-    "a default argument": with_default,
-    "a partial": lambda held: functools.partial(print, held),
-    "a deque": lambda held: deque([held]),
-    "an array of objects": lambda held: np.array([held, None], object),
-}
+SHARED: list[Any] = [
+    *([], {}, np.zeros(3), np.random.default_rng(), deque(), Holder(), Config("holds a list", [])),
+    *(spaces.Discrete(3, seed=1), spaces.Dict({"seeded": spaces.Discrete(3, seed=1)})),
+    *(closure([]), with_default([]), functools.partial(print, [])),
+    *([].append, np.random.default_rng().random, Holder().__init__),  # type: ignore[misc]  # any method will do
+]
+CONSTANT: list[Any] = [
+    *(1e300, "a text", np.float32(3), np.dtype(np.float32), Config("constant", (1, 2.0, "c")), pathlib.Path("/tmp")),
+    *(Holder, np, closure, len, logging.getLogger("policies")),
+    *(spaces.Box(-1, 1, (2,)), spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple([spaces.Discrete(2)])})),
+]
+WAYS: list[Any] = [
+    *(Holder, Slot, closure, with_default),
+    lambda held: Holder({"x": [(Slot(Holder(held)),)]}),
+    lambda held: functools.partial(print, held),
+    lambda held: deque([held]),
+    lambda held: np.array([held, None], object),
+]
 ONE = Holder()
 STREAM, ROWS = np.random.PCG64(1), np.zeros((2, 3))
 FIRST, SECOND, CIRCLE = [0], [1], list[Any]()
@@ -380,13 +352,14 @@ CASES: dict[str, tuple[dict[Any, Any], list[list[str]]]] = {
     "a circle": ({"a": Holder(CIRCLE), "b": Holder()}, [["a"], ["b"]]),
     "a variable without a value": ({"a": Holder(open_ended()), "b": Holder(open_ended())}, [["a"], ["b"]]),
 }
-for what, held in SHARED.items():
-    CASES[f"shared: {what}"] = {"a": Holder(held), "b": Holder(), "c": Holder(held)}, [["a", "c"], ["b"]]
-for what, held in CONSTANT.items():
-    CASES[f"cannot change: {what}"] = {"a": Holder(held), "b": Holder(held)}, [["a"], ["b"]]
-for what, way in WAYS.items():
+for number, held in enumerate(SHARED):
+    policies = {"a": Holder(held), "b": Holder(), "c": Holder(held)}
+    CASES[f"shared: {number} {type(held).__name__}"] = policies, [["a", "c"], ["b"]]
+for number, held in enumerate(CONSTANT):
+    CASES[f"constant: {number} {type(held).__name__}"] = {"a": Holder(held), "b": Holder(held)}, [["a"], ["b"]]
+for number, way in enumerate(WAYS):
     found: list[Any] = []
-    CASES[f"held by: {what}"] = {"a": way(found), "b": Holder(found), "c": way([])}, [["a", "b"], ["c"]]
+    CASES[f"held: {number}"] = {"a": way(found), "b": Holder(found), "c": way([])}, [["a", "b"], ["c"]]
 
 
 @pytest.mark.parametrize("case", CASES)
