@@ -94,7 +94,7 @@ class PollingScheme:
             time.sleep(_LOOK_SECONDS)
 
     def _learn(self) -> None:
-        from parallel_envs.learners.updates.mode import update_one
+        from parallel_envs.learners.algorithm import update_one
 
         for agent, plan in self._plans.items():
             learner = self.learners.agents[agent]

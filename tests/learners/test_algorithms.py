@@ -10,11 +10,10 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 
-from parallel_envs.learners.algorithm import minibatch, plan_tensors
+from parallel_envs.learners.algorithm import minibatch, plan_tensors, tensors_of, update_one
 from parallel_envs.learners.dqn import DQN, DQNConfig
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.sac import SAC, SACConfig
-from parallel_envs.learners.updates.mode import tensors_of, update_one
 from parallel_envs.rollouts.replay import CpprbPriorities, PrioritizedReplayBuffer, ReplayBuffer
 from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import ARM, SEEN, buffer_of, learners, live, mode_of, plans, updated

@@ -12,10 +12,9 @@ from gymnasium.spaces import Discrete
 from torch import nn
 
 from parallel_envs.choices import Activation
-from parallel_envs.learners.algorithm import minibatch, plan_tensors
+from parallel_envs.learners.algorithm import minibatch, plan_tensors, tensors_of, update_one
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.ppo import PPO, PPOConfig, advantages_and_returns
-from parallel_envs.learners.updates.mode import tensors_of, update_one
 from parallel_envs.rollouts.trajectories import Trajectory
 from tests.learners.lives import ARM, GRU, MASKED, NUM_ROWS, SEEN, trajectory
 

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from parallel_envs.learners.agent import AgentLearner
-from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
+from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport, tensors_of
 from parallel_envs.learners.loops.options import Candidate, Schedule, by_turn, ordered
-from parallel_envs.learners.updates.mode import UpdateMode, tensors_of
+from parallel_envs.learners.updates.mode import UpdateMode
 
 BEHAVIOUR, CORRECTED = "behaviour", "corrected"
 """Names of the arrays that `with_log_probs` adds to a plan: see `PPO.prepare`."""

@@ -22,7 +22,7 @@ import torch
 from gymnasium.spaces import Space
 from torch import nn
 
-from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Diverged, UpdateReport
+from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Diverged, UpdateReport, update_one
 from parallel_envs.learners.config import BadSettings, described_config, read_config
 from parallel_envs.learners.dqn import DQN, DQNConfig
 from parallel_envs.learners.meta.memory import (
@@ -40,7 +40,6 @@ from parallel_envs.learners.networks import GruCell
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
-from parallel_envs.learners.updates.mode import update_one
 from parallel_envs.policies import BatchPolicy, Rows
 from parallel_envs.rollouts import Rollouts
 from parallel_envs.rollouts.replay import PrioritizedReplayBuffer, ReplayBuffer

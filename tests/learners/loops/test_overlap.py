@@ -14,8 +14,8 @@ import torch
 
 from parallel_envs.learners import IndependentLearners
 from parallel_envs.learners.agent import LearnerPolicy
+from parallel_envs.learners.algorithm import update_one
 from parallel_envs.learners.loops import LoopOptions, learner_thread, open_loop
-from parallel_envs.learners.updates.mode import update_one
 from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import time_is_up_when
 from tests.learners.loops.scenes import CASES, GRU, PPO, SAC, advance, jobs_of, learners, unhurried

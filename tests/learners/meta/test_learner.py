@@ -18,12 +18,11 @@ import yaml
 from gymnasium.spaces import Discrete
 
 from parallel_envs import ClosedError, EnvError
-from parallel_envs.learners.algorithm import Diverged, NothingLearnt, Plan, UpdateReport
+from parallel_envs.learners.algorithm import Diverged, NothingLearnt, Plan, UpdateReport, update_one
 from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.meta import Learner, agent
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.run_folder import CheckpointNotSaved, newest_checkpoint, read_metrics
-from parallel_envs.learners.updates.mode import update_one
 from tests.learners.full_disk import full_disk
 from tests.learners.meta.families import DQN, FAST, PPO, SAC, settings
 
