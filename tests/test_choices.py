@@ -112,7 +112,7 @@ def test_each_choice_is_explained() -> None:
 def test_tables_hold_what_the_choices_name() -> None:
     pytest.importorskip("torch")
     from parallel_envs.learners.agent import configs_by_name
-    from parallel_envs.learners.loops.options import SCHEDULES
+    from parallel_envs.learners.loops.learner_thread import SCHEDULES
     from parallel_envs.learners.updates import EITHER, MODES
 
     assert tuple(STRATEGIES) == words(choices.Strategy)
@@ -132,7 +132,7 @@ def written(words_of: Any) -> dict[str, str]:
 
 def test_keywords_that_are_passed_on_have_the_types_of_the_ones_that_take_them() -> None:
     pytest.importorskip("torch")
-    from parallel_envs.learners.loops.options import LoopOptions, LoopWords
+    from parallel_envs.learners.loops.loop import LoopOptions, LoopWords
 
     taken, own = written(ParallelEnvManager.__init__), {"self", "env_fns", "num_envs", "env_kwargs"}
     assert written(VectorOptions) == {name: kind for name, kind in taken.items() if name not in own}

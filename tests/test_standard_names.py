@@ -15,7 +15,7 @@ from parallel_envs import MultiAgentEnvManager, ParallelEnvManager, evaluate
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
 from parallel_envs.learners.agent import configs_by_name
 from parallel_envs.learners.config import BadSettings, TrainSettings, read_config, read_settings
-from parallel_envs.learners.loops.options import LoopOptions
+from parallel_envs.learners.loops.loop import LoopOptions
 from parallel_envs.learners.meta.config import TrainBlock, load_settings
 from parallel_envs.spelling import ABSENT, CALLED
 from parallel_envs.vector.manager import ParallelEnvManager as VectorManager

@@ -149,7 +149,7 @@ def _sections() -> dict[str, tuple[str, Sequence[Field]]]:
     from parallel_envs.field_texts import fields_of, texts_of
     from parallel_envs.learners.agent import configs_by_name
     from parallel_envs.learners.config import EnvSettings, ParallelBlock, TrainSettings
-    from parallel_envs.learners.loops.options import LoopOptions
+    from parallel_envs.learners.loops.loop import LoopOptions
 
     shared = texts_of(LoopOptions)  # a run's settings include these, without a text of their own
     of_runs = [

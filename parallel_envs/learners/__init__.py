@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from parallel_envs.learners.checkpoint import BadCheckpoint, export_agent, frozen, load_agent, replace_agent
     from parallel_envs.learners.dqn import DQNConfig
     from parallel_envs.learners.independent import IndependentLearners
-    from parallel_envs.learners.loops.loop import LoopReport
-    from parallel_envs.learners.loops.options import LoopOptions
+    from parallel_envs.learners.loops.loop import LoopOptions, LoopReport
     from parallel_envs.learners.meta.learner import Learner
     from parallel_envs.learners.ppo import PPOConfig
     from parallel_envs.learners.sac import SACConfig
@@ -31,7 +30,7 @@ _MODULES = {
     "Diverged": "algorithm",
     "IndependentLearners": "independent",
     "Learner": "meta.learner",
-    "LoopOptions": "loops.options",
+    "LoopOptions": "loops.loop",
     "LoopReport": "loops.loop",
     "PPOConfig": "ppo",
     "SACConfig": "sac",

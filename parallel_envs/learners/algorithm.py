@@ -72,6 +72,22 @@ def field_error(config: Any, name: str, text: str) -> ValueError:
     return ValueError(f"{type(config).__name__}.{name}={getattr(config, name)!r} {text}")
 
 
+def check_fields(config: Any) -> None:
+    """Raise ValueError unless the fields of a dataclass have values of their types: flags, words, numbers as above."""
+    for name, kind in _type_hints(type(config)).items():
+        value, parts = getattr(config, name), typing.get_args(kind)
+        if kind is bool and not isinstance(value, bool | np.bool_):
+            raise field_error(config, name, "is not a flag. Give True or False.")
+        if typing.get_origin(kind) is typing.Literal and not is_one_of(value, parts):
+            text = f"is unknown. Choose one of {', '.join(map(repr, parts))}.{hint(value, parts)}"
+            raise field_error(config, name, text)
+        rule = next((one for one in (kind, *parts) if hasattr(one, "__metadata__")), None)  # also of `Count | None`
+        if rule is not None and not (value is None and getattr(type(config), name) is None):
+            for is_right, text in (Number.__metadata__, rule.__metadata__):  # type: ignore[attr-defined]  # Annotated
+                if not all(map(is_right, value if isinstance(value, tuple) else (value,))):
+                    raise field_error(config, name, text)
+
+
 def check_layers(config: Any) -> None:
     """Raise ValueError unless `hidden` has at least one layer."""
     if not config.hidden:
@@ -108,18 +124,7 @@ class AlgorithmConfig:
         if isinstance(hidden, str) or not isinstance(hidden, Iterable):
             raise field_error(self, "hidden", "is not a list. Give a list of sizes, as (64, 64).")
         object.__setattr__(self, "hidden", tuple(hidden))
-        for name, kind in _type_hints(type(self)).items():
-            value, known = getattr(self, name), typing.get_args(kind)
-            if kind is bool and not isinstance(value, bool | np.bool_):
-                raise field_error(self, name, "is not a flag. Give True or False.")
-            if typing.get_origin(kind) is typing.Literal and not is_one_of(value, known):
-                text = f"is unknown. Choose one of {', '.join(map(repr, known))}.{hint(value, known)}"
-                raise field_error(self, name, text)
-            rule = next((one for one in (kind, *known) if hasattr(one, "__metadata__")), None)  # also of `Count | None`
-            if rule is not None and not (value is None and getattr(type(self), name) is None):
-                for is_right, text in (Number.__metadata__, rule.__metadata__):  # type: ignore[attr-defined]  # Annotated
-                    if not all(map(is_right, value if name == "hidden" else (value,))):
-                        raise field_error(self, name, text)
+        check_fields(self)
         if (self.learning_rate_end is None) is not (self.learning_rate_updates is None):
             raise ValueError(
                 f"{type(self).__name__} has learning_rate_end={self.learning_rate_end} and learning_rate_updates="

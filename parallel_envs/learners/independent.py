@@ -18,6 +18,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -25,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import create_empty_array
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError, conlist
 
 from parallel_envs.choices import OnDivergence, Strategy, UpdateModeName, words
 from parallel_envs.engine.interrupts import Interrupts
@@ -44,7 +46,7 @@ from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
 if TYPE_CHECKING:
     from parallel_envs.learners.loops import Loop, LoopReport
-    from parallel_envs.learners.loops.options import LoopWords
+    from parallel_envs.learners.loops.loop import LoopWords
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +56,6 @@ _LAST_IN: weakref.WeakKeyDictionary[MultiAgentEnvManager, Any] = weakref.WeakKey
 Flags = npt.NDArray[np.bool_]
 Named = dict[Agent, Any]
 OnUpdate = Callable[["IndependentLearners"], None]
-MakeMode = Callable[[Mapping[Agent, AgentParameters]], UpdateMode]
 
 
 class IndependentLearners(ClosedAtExit):
@@ -332,7 +333,9 @@ class IndependentLearners(ClosedAtExit):
         return self._mode or self.run_by()
 
     @one_thread
-    def run_by(self, key: Any = None, make: MakeMode | None = None) -> UpdateMode:
+    def run_by(
+        self, key: Any = None, make: Callable[[Mapping[Agent, AgentParameters]], UpdateMode] | None = None
+    ) -> UpdateMode:
         """Run updates by the mode that `make` returns, or by `update_mode`, until the next call with another key.
 
         There is one mode at a time: the one before is closed, so that its workers do not stay.
@@ -340,10 +343,8 @@ class IndependentLearners(ClosedAtExit):
         self._check_open()
         if self._mode is None or key != self._mode_key:
             self._close_mode()
-            if make is None:
-                self._mode = MODES[self.update_mode](self._parameters, self.workers, self.update_timeout)
-            else:
-                self._mode = make(self._parameters)
+            limits = self.workers, self.update_timeout
+            self._mode = make(self._parameters) if make else MODES[self.update_mode](self._parameters, *limits)
             self._mode_key = key
         return self._mode
 
@@ -429,28 +430,23 @@ class IndependentLearners(ClosedAtExit):
         """Load a checkpoint, including its seed. Nothing is changed if it does not fit."""
         self._check_open()
         checkpoint = load_checkpoint(folder)
-        agents, about = checkpoint.agents, checkpoint.about
+        agents = checkpoint.agents
         if others := agents.keys() ^ self.agents.keys():
             raise KeyError(f"{folder} and these learners differ in the agents {sorted(map(str, others))}.")
-        returns: Any = about.get("returns", [[]] * len(agents))  # earlier versions wrote neither of the two
-
-        def is_count(value: Any) -> bool:
-            return type(value) is int and value >= 0
-
-        def is_list(value: Any, is_right: Callable[[Any], bool], length: int | None = None) -> bool:
-            return isinstance(value, list) and len(value) == (length or len(value)) and all(map(is_right, value))
-
-        is_right = {name: is_count(about.get(name)) for name in ("seed", "steps", "updates")}
-        is_right["returns"] = is_list(
-            returns, lambda own: is_list(own, lambda one: isinstance(one, int | float)), len(agents)
-        )
-        is_right["episodes"] = "episodes" not in about or is_list(about["episodes"], is_count, len(agents))
-        if odd := [name for name, right in is_right.items() if not right]:
-            raise BadCheckpoint(f"{folder} says {odd[0]}={about.get(odd[0])!r} about all agents. Nothing was loaded.")
-        episodes = about.get("episodes", list(map(len, returns)))
+        about: dict[str, Any] = {"returns": [[] for _ in agents], "episodes": None, **checkpoint.about}
+        one_each = partial(conlist, min_length=len(agents), max_length=len(agents))
+        kinds: dict[str, Any] = dict.fromkeys(("seed", "steps", "updates"), NonNegativeInt)
+        kinds |= {"returns": one_each(list[float]), "episodes": one_each(NonNegativeInt) | None}
+        for name, kind in kinds.items():
+            try:
+                TypeAdapter(kind).validate_python(about.get(name), strict=True)
+            except ValidationError as error:
+                text = f"{folder} says {name}={about.get(name)!r} about all agents. Nothing was loaded."
+                raise BadCheckpoint(text) from error
         self._check_states(agents, folder)
         self.load_states(agents)
-        for agent, own, count in zip(agents, returns, episodes, strict=True):
+        episodes = about["episodes"] or map(len, about["returns"])  # earlier versions wrote neither of the two
+        for agent, own, count in zip(agents, about["returns"], episodes, strict=True):
             self._episodes.returns[agent].clear()
             self._episodes.returns[agent].extend(own)
             self._episodes.num_episodes[agent] = count

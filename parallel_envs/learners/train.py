@@ -36,8 +36,7 @@ from parallel_envs.learners.config import (
 )
 from parallel_envs.learners.independent import IndependentLearners
 from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
-from parallel_envs.learners.loops.loop import Metrics
-from parallel_envs.learners.loops.options import check_agents, fewest_workers, share_workers
+from parallel_envs.learners.loops.loop import Metrics, check_agents, fewest_workers, share_workers
 from parallel_envs.learners.meta.config import is_meta
 from parallel_envs.learners.meta.learner import DEFAULT_ITERS, Learner
 from parallel_envs.learners.outcomes import Ended, RunOutcome, check_learnt, commands_after, outcome_of

@@ -9,6 +9,14 @@ after `stop`. Until then a `BehaviorPolicy`, a copy of the actor, acts for each 
 neither polls. An error of the thread is raised in the caller by the next call.
 
 With `learn_in="process"` the updates run in workers (`ProcessUpdates`) and the thread sleeps nearly all the time.
+
+Schedules decide which of several waiting agents learns first:
+
+    round_robin   the agent that has not learnt for the longest time
+    most_data     the agent with the most steps that are not learnt from yet
+    slowest       the agent whose updates take the longest
+
+An agent learns only from its own steps, so the order decides when each agent learns, never what it learns.
 """
 
 from __future__ import annotations
@@ -17,7 +25,7 @@ import copy
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,12 +36,55 @@ from torch import Tensor
 
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport, tensors_of
-from parallel_envs.learners.loops.options import Candidate, Schedule, by_turn, ordered
 from parallel_envs.learners.updates.mode import UpdateMode
 
 BEHAVIOUR, CORRECTED = "behaviour", "corrected"
 """Names of the arrays that `with_log_probs` adds to a plan: see `PPO.prepare`."""
 _GRACE_SECONDS = 5.0  # time for a running update to end by itself before its worker is ended
+
+
+# ---- schedules -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An agent that waits to learn."""
+
+    agent: Agent
+    num_fresh: int
+    """Steps that wait to be learnt from."""
+    seconds: float
+    """Average seconds of its updates so far."""
+    last_turn: int
+    """Turn in which it learnt last: a number that grows with every agent's update; -1: never."""
+
+
+Schedule = Callable[[Sequence[Candidate]], Sequence[Agent]]
+"""Function from the waiting agents, in the order in which they came, to the order in which they learn."""
+
+
+def _sorting(key: Callable[[Candidate], Any]) -> Schedule:
+    return lambda waiting: [one.agent for one in sorted(waiting, key=key)]
+
+
+by_turn = _sorting(lambda one: one.last_turn)
+SCHEDULES: Mapping[str, Schedule] = {
+    "round_robin": by_turn,
+    "most_data": _sorting(lambda one: (-one.num_fresh, one.last_turn)),
+    "slowest": _sorting(lambda one: (-one.seconds, one.last_turn)),
+}
+
+
+def ordered(schedule: Schedule, waiting: Sequence[Candidate]) -> list[Agent]:
+    """Return the schedule's order. Raises ValueError unless it holds each waiting agent once."""
+    order = list(schedule(waiting))
+    there = [one.agent for one in waiting]
+    if len(order) != len(there) or set(order) != set(there):
+        raise ValueError(f"schedule={schedule!r} put {there} into the order {order}. Return each of them, once.")
+    return order
+
+
+# ---- acting meanwhile ------------------------------------------------------------------------------------------------
 
 
 class BehaviorPolicy:
@@ -71,6 +122,9 @@ class BehaviorPolicy:
         if corrected:
             added[CORRECTED] = np.ones(arrays["rewards"].shape, np.bool_)
         return dataclasses.replace(plan, arrays={**plan.arrays, **added}), carry
+
+
+# ---- the thread ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
