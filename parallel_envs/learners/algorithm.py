@@ -43,9 +43,8 @@ from parallel_envs.learners.checkpoint import CARRY
 from parallel_envs.learners.distributions import Head
 from parallel_envs.learners.networks import ObservationEncoder, check_mask
 from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix, clip_rows, step_rows
-from parallel_envs.spelling import hint, is_one_of
 from parallel_envs.threads import one_torch_thread
-from parallel_envs.vector.arguments import is_number, is_share, is_whole
+from parallel_envs.vector.arguments import choice, is_number, is_share, is_whole
 
 Array = npt.NDArray[Any]
 Agent = Any
@@ -78,13 +77,12 @@ def check_fields(config: Any) -> None:
         value, parts = getattr(config, name), typing.get_args(kind)
         if kind is bool and not isinstance(value, bool | np.bool_):
             raise field_error(config, name, "is not a flag. Give True or False.")
-        if typing.get_origin(kind) is typing.Literal and not is_one_of(value, parts):
-            text = f"is unknown. Choose one of {', '.join(map(repr, parts))}.{hint(value, parts)}"
-            raise field_error(config, name, text)
+        if typing.get_origin(kind) is typing.Literal:
+            choice(f"{type(config).__name__}.{name}", value, parts)
         rule = next((one for one in (kind, *parts) if hasattr(one, "__metadata__")), None)  # also of `Count | None`
         if rule is not None and not (value is None and getattr(type(config), name) is None):
             for is_right, text in (Number.__metadata__, rule.__metadata__):  # type: ignore[attr-defined]  # Annotated
-                if not all(map(is_right, value if isinstance(value, tuple) else (value,))):
+                if not all(map(is_right, value if typing.get_origin(kind) is tuple else (value,))):
                     raise field_error(config, name, text)
 
 
@@ -166,10 +164,10 @@ class Plan:
         return np.asarray(self.weights.reshape(len(self.weights), -1).any(1))
 
 
-def plan_tensors(plan: Plan) -> Batch:
+def plan_tensors(plan: Plan, device: torch.device | None = None) -> Batch:
     """Return a plan's picks, weights and noise as tensors."""
-    tensors = {"picks": torch.from_numpy(plan.picks), "weights": torch.from_numpy(plan.weights)}
-    return tensors | {name: torch.from_numpy(array) for name, array in plan.noise.items()}
+    arrays = {"picks": plan.picks, "weights": plan.weights, **plan.noise}
+    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
 
 def minibatch(data: Batch, plan: Mapping[str, Tensor], step: int) -> Batch:
@@ -415,11 +413,11 @@ def update_one(parameters: AgentParameters, plan: Plan) -> UpdateReport:
     """Update one agent. If this raises, the agent's numbers are unchanged."""
     algorithm, module = parameters.algorithm, parameters.module
     with one_torch_thread(), undo_on_error([parameters], parameters.matrix) as before:
-        arrays = tensors_of(plan)
+        device = parameters.matrix.weights.device
+        arrays, drawn = tensors_of(plan, device), plan_tensors(plan, device)
         with torch.no_grad():
             data = algorithm.prepare(algorithm.see(module, arrays), arrays)
         carry = data.pop(CARRY, None)
-        drawn = plan_tensors(plan)
         gradient = torch.zeros_like(parameters.matrix.weights)
         parameters.layout.bind_gradients(module, gradient)
 
@@ -433,9 +431,9 @@ def update_one(parameters: AgentParameters, plan: Plan) -> UpdateReport:
         return finish_update(parameters, report, arrays, carry)
 
 
-def tensors_of(plan: Plan) -> Batch:
-    """Return the plan's experience as tensors that share the plan's memory."""
-    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in plan.arrays.items()}
+def tensors_of(plan: Plan, device: torch.device | None = None) -> Batch:
+    """Return the plan's experience as tensors that share the plan's memory, or as copies on a device."""
+    return {name: torch.from_numpy(np.ascontiguousarray(array)).to(device) for name, array in plan.arrays.items()}
 
 
 @contextlib.contextmanager
@@ -472,11 +470,12 @@ def take_steps(
         config.learning_rate if plan.learning_rate is None else plan.learning_rate
         for config, plan in zip(configs, plans, strict=True)
     ]
-    limits = torch.tensor([config.max_grad_norm for config in configs])
+    device = matrix.weights.device
+    limits = torch.tensor([config.max_grad_norm for config in configs], device=device)
     going, lost = np.ones(len(configs), np.bool_), np.full(len(configs), -1)
     names: list[str] = []
     sums: Any = 0.0
-    counts = torch.zeros(len(configs))
+    counts = torch.zeros(len(configs), device=device)
     for step in range(len(lived)):
         wanted = lived[step] & going
         if not wanted.any():
@@ -487,12 +486,12 @@ def take_steps(
             finite = (losses + norms).isfinite()
             stop = leader.should_stop(metrics)
             go = finite if stop is None else finite & ~stop
-            active = wanted & go.numpy()
-            lost[wanted & ~finite.numpy()] = step
+            active = wanted & go.cpu().numpy()
+            lost[wanted & ~finite.cpu().numpy()] = step
             going &= active | ~lived[step]
             clip_rows(gradient, norms, limits)
             step_rows(matrix, gradient, active.tolist(), rates, configs[0].adam_epsilon)
-            taken = torch.from_numpy(active)
+            taken = torch.from_numpy(active).to(device)
             leader.after_step(matrix, taken)
             described = {"loss": losses, "gradient_norm": norms, **metrics}
             names = list(described)
@@ -506,7 +505,7 @@ def take_steps(
         rate > 1e30 or config.max_grad_norm > 1e15 or config.adam_epsilon < 1e-30
         for config, rate in zip(configs, rates, strict=True)
     ):
-        lost[(lost < 0) & ~matrix.finite().numpy()] = len(lived)
+        lost[(lost < 0) & ~matrix.finite().cpu().numpy()] = len(lived)
     for row in np.flatnonzero(lost >= 0).tolist():
         matrix.row(row).copy_from(before.row(row))
 
@@ -533,6 +532,6 @@ def finish_update(
     if taught is not None:
         taught = taught.nan_to_num(0.0, 0.0, 0.0)  # steps that are not finite teach nothing
     described: dict[str, Any] = {
-        name: one.numpy().copy() for name, one in (("carry", carry), ("taught", taught)) if one is not None
+        name: one.cpu().numpy().copy() for name, one in (("carry", carry), ("taught", taught)) if one is not None
     }
     return dataclasses.replace(report, **described) if described else report

@@ -84,6 +84,9 @@ class IndependentLearners(ClosedAtExit):
             updates in the caller cannot be ended and have no limit.
         on_divergence: An agent's update with numbers that are not finite is undone. "skip" logs a warning with the
             agent's name, "raise" raises `Diverged`. The other agents have learnt in either case.
+        device: Place of the parameters and of updates: "cpu", or such as "cuda:0". Worker processes (update_mode and
+            learn_in "process") learn on the CPU nevertheless. So do policies act, with copies of the weights, except by
+            strategy="gpu".
         parallel: The block `parallel` of a settings file, as a dict: `{"parallel_training": True, "async_learning":
             True, "train_interval": 4, "num_workers": None, ...}`; see `ParallelBlock` in `config.py`. It replaces
             `update_mode`, `strategy`, `workers` (here `num_workers` are workers that learn) and, of `train`, `mode` and
@@ -105,6 +108,7 @@ class IndependentLearners(ClosedAtExit):
         workers: int | None = None,
         update_timeout: float | None = UPDATE_TIMEOUT,
         on_divergence: OnDivergence = "skip",
+        device: str = "cpu",
         parallel: Mapping[str, Any] | None = None,
     ) -> None:
         self._guard = CallGuard("IndependentLearners")
@@ -162,6 +166,8 @@ class IndependentLearners(ClosedAtExit):
         self._episodes = EpisodeTracker(list(self.agents), envs.num_envs)
         self.policy = WrappedMultiAgentPolicy({agent: one.policy() for agent, one in self.agents.items()}, strategy)
         """The policy that acts for all agents."""
+        for one in self.agents.values():
+            one.parameters.to(device)
         self._parameters = {agent: one.parameters for agent, one in self.agents.items()}
         self.update_mode, self.workers = mode_for(update_mode, self._parameters), workers
         self.update_timeout = optional_seconds("update_timeout", update_timeout)
@@ -282,7 +288,8 @@ class IndependentLearners(ClosedAtExit):
     @one_thread
     def act_with(self, weights: Mapping[Agent, Any]) -> None:
         """Act with these agents' newest weights from now on."""
-        self.policy.load_state_dict(weights)
+        here = {agent: {name: tensor.cpu() for name, tensor in own.items()} for agent, own in weights.items()}
+        self.policy.load_state_dict(here)
         for agent in weights:
             self.agents[agent].acting_version = self.agents[agent].version
 

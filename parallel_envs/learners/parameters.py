@@ -186,17 +186,24 @@ class AgentParameters:
         self.matrix = matrix
         self.layout.bind(self.module, matrix)
 
+    def to(self, device: str) -> None:
+        """Move all numbers to a device."""
+        self.module.to(device)
+        self.matrix = ParameterMatrix(*(tensor.to(device) for tensor in self.matrix))
+        self.layout.bind(self.module, self.matrix)
+        self.statistics = dict(self.module.named_buffers())
+
     def tensors(self) -> dict[str, Tensor]:
         """Return all numbers by name: the matrix and the statistics. The tensors share memory with the network."""
         return self.matrix._asdict() | {f"statistics.{name}": own for name, own in self.statistics.items()}
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the tensors as NumPy arrays, which share their memory."""
-        return {name: tensor.numpy() for name, tensor in self.tensors().items()}
+        """Return the tensors as NumPy arrays, which share their memory if it is the CPU's."""
+        return {name: tensor.cpu().numpy() for name, tensor in self.tensors().items()}
 
     def load(self, arrays: dict[str, Any]) -> None:
         """Replace all numbers. Raises ValueError, naming the agent, and changes nothing if some do not fit."""
-        own = self.arrays()
+        own = self.tensors()
         odd = {name for name in {*own, *arrays} if name not in own or name not in arrays}
         odd |= {name for name in own.keys() - odd if own[name].shape != np.shape(arrays[name])}
         if odd:
@@ -205,4 +212,4 @@ class AgentParameters:
                 "of its network. Load what an agent with this config has learnt."
             )
         for name, array in arrays.items():
-            own[name][...] = array
+            own[name].copy_(torch.tensor(np.asarray(array)))

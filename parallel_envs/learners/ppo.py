@@ -342,13 +342,13 @@ def advantages_and_returns(
 
 def discounted_sums(parts: Tensor, lived: Mapping[str, Tensor], factor: float, cuts: Tensor | None = None) -> Tensor:
     """Return each step's part plus `factor` (times the step's cut) times the next step's sum, within each episode."""
-    continues, shares = _episode_continues(lived).numpy(), None if cuts is None else cuts.numpy()
-    sums = parts.clone().numpy()  # many small steps: NumPy takes half the time of torch for each
+    continues, shares = _episode_continues(lived).cpu().numpy(), None if cuts is None else cuts.cpu().numpy()
+    sums = parts.clone().cpu().numpy()  # many small steps: NumPy takes half the time of torch for each
     with np.errstate(invalid="ignore", over="ignore"):
         for step in reversed(range(sums.shape[-1] - 1)):
             passed_on = np.where(continues[..., step], factor * sums[..., step + 1], 0.0)
             sums[..., step] += passed_on if shares is None else shares[..., step] * passed_on
-    return torch.from_numpy(sums)
+    return torch.from_numpy(sums).to(parts.device)
 
 
 def _episode_continues(lived: Mapping[str, Tensor]) -> Tensor:

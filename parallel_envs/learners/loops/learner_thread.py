@@ -93,11 +93,11 @@ class BehaviorPolicy:
     def __init__(self, learner: AgentLearner) -> None:
         self._learner, self._algorithm = learner, learner.algorithm
         # The parameters of the learner are read here only, while it is not learning.
-        self.actor: Any = copy.deepcopy(learner.parameters.module.actor).requires_grad_(False)
+        self.actor: Any = copy.deepcopy(learner.parameters.module.actor).cpu().requires_grad_(False)
 
     def load(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take over these weights. Returns weights for the acting policy, with exploration as it is due."""
-        self.actor.load_state_dict(weights)
+        self.actor.load_state_dict({name: tensor.cpu() for name, tensor in weights.items()})
         actor: Any = self  # `explore` reads nothing but the attribute `actor`
         self._algorithm.explore(actor, self._learner.counters["steps"])
         return {name: tensor.clone() for name, tensor in self.actor.state_dict().items()}

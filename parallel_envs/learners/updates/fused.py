@@ -137,7 +137,8 @@ class FusedGroup:
             if parameters.matrix.weights.data_ptr() != row.weights.data_ptr():  # another group has moved them since
                 parameters.move_to(row)
         self._num_updates += 1
-        arrays = [tensors_of(plan) for plan in plans]
+        device = self.matrix.weights.device
+        arrays = [tensors_of(plan, device) for plan in plans]
         with undo_on_error(self.all_parameters, self.matrix) as before:
             algorithms, layout = [parameters.algorithm for parameters in self.all_parameters], self.leader.layout
             weights = views(layout.trained, self.matrix.weights)
@@ -150,9 +151,9 @@ class FusedGroup:
             carries: Any = data.pop(CARRY, [None] * len(plans))
             num_rows = data[next(iter(data))].shape[1]
             data = {name: tensor.flatten(0, 1) for name, tensor in data.items()}  # agents one below another
-            drawn = _stacked([plan_tensors(plan) for plan in plans], 1)  # (steps, agents, rows)
-            drawn["picks"] += torch.arange(len(plans))[:, None] * num_rows
-            spare = torch.zeros(len(plans), layout.num_spare)
+            drawn = _stacked([plan_tensors(plan, device) for plan in plans], 1)  # (steps, agents, rows)
+            drawn["picks"] += torch.arange(len(plans), device=device)[:, None] * num_rows
+            spare = torch.zeros(len(plans), layout.num_spare, device=device)
 
             def evaluate(step: int) -> tuple[Tensor, Metrics, Tensor]:
                 batch = minibatch(data, drawn, step)
