@@ -77,7 +77,7 @@ def check_fields(config: Any) -> None:
         value, parts = getattr(config, name), typing.get_args(kind)
         if kind is bool and not isinstance(value, bool | np.bool_):
             raise field_error(config, name, "is not a flag. Give True or False.")
-        if typing.get_origin(kind) is typing.Literal:
+        if typing.get_origin(kind) is typing.Literal and not (isinstance(value, str) and value in parts):
             choice(f"{type(config).__name__}.{name}", value, parts)
         rule = next((one for one in (kind, *parts) if hasattr(one, "__metadata__")), None)  # also of `Count | None`
         if rule is not None and not (value is None and getattr(type(config), name) is None):

@@ -323,7 +323,7 @@ class IndependentLearners(ClosedAtExit):
         Returns:
             Lags, waiting times, and the share of time saved.
         """
-        from parallel_envs.learners.loops import LoopOptions, run_loop
+        from parallel_envs.learners.loops import LoopOptions, open_loop
 
         self._check_open()
         known = ["total_steps", "on_update", *(field.name for field in dataclasses.fields(LoopOptions))]
@@ -332,7 +332,16 @@ class IndependentLearners(ClosedAtExit):
                 raise unknown_keyword("train", name, value, known)
         if on_update is not None and not callable(on_update):
             raise TypeError(f"on_update={on_update!r} cannot be called. Give a function of these learners, or None.")
-        return run_loop(self, LoopOptions(**{**self._how, **how}), total_steps, on_update)
+        options = LoopOptions(**{**self._how, **how})
+        check_count("total_steps", total_steps)
+        with open_loop(self, options) as loop:
+            end = self.steps + total_steps
+            while self.steps < end:
+                if loop.advance() and on_update is not None:
+                    on_update(self)
+            if loop.settle() and on_update is not None:
+                on_update(self)
+            return loop.report()
 
     @property
     def mode(self) -> UpdateMode:

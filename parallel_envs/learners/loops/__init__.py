@@ -8,6 +8,6 @@
 updates run in a thread, and a copy of the actor acts meanwhile (`learner_thread.py`).
 """
 
-from parallel_envs.learners.loops.loop import Lag, Loop, LoopOptions, LoopReport, open_loop, run_loop
+from parallel_envs.learners.loops.loop import Lag, Loop, LoopOptions, LoopReport, open_loop
 
-__all__ = ["Lag", "Loop", "LoopOptions", "LoopReport", "open_loop", "run_loop"]
+__all__ = ["Lag", "Loop", "LoopOptions", "LoopReport", "open_loop"]

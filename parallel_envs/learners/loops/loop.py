@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.choices import LearnIn, LoopMode, ScheduleName, words
+from parallel_envs.choices import LearnIn, LoopMode, ScheduleName
 from parallel_envs.engine import cores_here
 from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent, Count, Positive, Whole, check_fields
-from parallel_envs.learners.loops.learner_thread import Schedule
-from parallel_envs.vector.arguments import check_count, choice, is_whole
+from parallel_envs.learners.loops.learner_thread import SCHEDULES, Schedule
+from parallel_envs.vector.arguments import choice, is_whole
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners
@@ -91,8 +91,8 @@ class LoopOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not callable(self.schedule):
-            choice("schedule", self.schedule, words(ScheduleName))
+        if not (callable(self.schedule) or self.schedule in SCHEDULES):
+            choice("schedule", self.schedule, SCHEDULES)
         if self.mode != "free":
             for name, default in (("queue", None), ("max_lag", 1), ("updates_per_step", None), ("minibatch", None)):
                 if (value := getattr(self, name)) != default:
@@ -368,18 +368,3 @@ def open_loop(learners: IndependentLearners, options: LoopOptions) -> Loop:
     else:
         learners.loop = (OverlapLoop if options.mode == "overlap" else FreeLoop)(learners, options, workers)
     return learners.loop
-
-
-def run_loop(
-    learners: IndependentLearners, options: LoopOptions, total_steps: int, on_update: Callable[..., Any] | None = None
-) -> LoopReport:
-    """Run a loop for so many steps: see `IndependentLearners.train`."""
-    check_count("total_steps", total_steps)
-    with open_loop(learners, options) as loop:
-        end = learners.steps + total_steps
-        while learners.steps < end:
-            if loop.advance() and on_update is not None:
-                on_update(learners)
-        if loop.settle() and on_update is not None:
-            on_update(learners)
-        return loop.report()
