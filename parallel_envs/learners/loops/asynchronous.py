@@ -16,10 +16,10 @@ In `free`, collecting and learning each run as fast as they can, within bounds t
 So weights that learn from a rollout are at most `max_lag` updates newer than the weights that acted in it, and no
 experience has to be dropped as too old.
 
-Both handle a finished update in this order. First the result is recorded (counters, priorities, metrics), because later
-plans depend on it. Then the next plans are drawn, with the log-probabilities of actions under the weights that took
-them. Then the new weights are adopted for acting. An agent that learns on-policy adopts weights only between two of its
-rollouts, so one version acts throughout each rollout.
+Both handle a finished update in the order of `AsyncLoop._exchange`. The result is recorded first (counters, priorities,
+metrics), because later plans depend on it. The next plans come before the new weights, because they hold the
+log-probabilities of actions under the weights that took them. An agent that learns on-policy gets new weights for
+acting only between two of its rollouts, so one version acts throughout each rollout.
 """
 
 from __future__ import annotations
@@ -119,12 +119,20 @@ class AsyncLoop(Loop):
             self._count(job.agent, job.lags)
         return {result.job.agent: self.learners.agents[result.job.agent].metrics for result in results}
 
-    def _adopt(self, results: Sequence[Result]) -> None:
-        """Act with the new weights. Raises `Diverged` and `UpdateFailed` as `IndependentLearners.update` does."""
-        for round_ in rounds_of(results):
-            newest = {result.job.agent: self._behavior[result.job.agent].load(result.weights) for result in round_}
-            self.learners.act_with(newest)
-            self.learners.tell_of({result.job.agent: result.report for result in round_})
+    def _exchange(self, agents: Sequence[Agent], *, draws: bool = True) -> tuple[Metrics, list[Job]]:
+        """Record what these agents have learnt, draw their next updates, and only then act with the new weights.
+
+        Raises `Diverged` and `UpdateFailed` as `IndependentLearners.update` does.
+        """
+        with self._timed("collect"):
+            results = self.updates.take(agents)
+            metrics = self._record(results)
+            jobs = [job for agent in agents if draws and (job := self._next_job(agent)) is not None]
+            for round_ in rounds_of(results):
+                newest = {result.job.agent: self._behavior[result.job.agent].load(result.weights) for result in round_}
+                self.learners.act_with(newest)
+                self.learners.tell_of({result.job.agent: result.report for result in round_})
+        return metrics, jobs
 
     def _wait(self, is_so: Callable[[LearnerThread], bool]) -> None:
         """Wait until this holds for the submitted updates."""
@@ -182,11 +190,7 @@ class OverlapLoop(AsyncLoop):
         if not due:
             return {}
         self._wait(lambda updates: not updates.num_unfinished(due))
-        with self._timed("collect"):
-            results = self.updates.take(due)
-            metrics = self._record(results)
-            jobs = [job for agent in due if (job := self._next_job(agent)) is not None]
-            self._adopt(results)
+        metrics, jobs = self._exchange(due)
         if jobs:
             self.updates.submit(jobs)
         return metrics
@@ -218,7 +222,7 @@ class FreeLoop(AsyncLoop):
     def advance(self) -> Metrics:
         with self._timed("collect"):
             self.learners.step()
-        metrics = self._take_results(self._replaying)
+        metrics, _ = self._exchange(self._replaying, draws=False)
         for agent, learner in self.learners.agents.items():
             if not learner.ready:
                 continue
@@ -230,31 +234,20 @@ class FreeLoop(AsyncLoop):
                 metrics |= self._plan_update(agent)
         return metrics
 
-    def _take_results(self, agents: list[Agent]) -> Metrics:
-        """Record what these agents have learnt, and act with it."""
-        results = self.updates.take(agents)
-        metrics = self._record(results)
-        self._adopt(results)
-        return metrics
-
     def _plan_update(self, agent: Agent) -> Metrics:
         """Submit an agent's next update, and wait until there is room for it and the agent's next rollout may begin."""
         if self._minibatches is not None and self.options.learn_in != "serial":  # in series, nothing ever waits
             self._minibatches.adapt(agent, self.seconds["wait"], self.updates.waited)
-        metrics = self._record(results := self.updates.take([agent]))
-        with self._timed("collect"):
-            if agent in self._ratios:
-                repaid = self._repaid(agent) + 1 / self._ratios[agent]
-                self.learners.agents[agent].counters[_REPAID] = repaid
-            job = self._next_job(agent)
-        self._adopt(results)
+        if agent in self._ratios:
+            self.learners.agents[agent].counters[_REPAID] = self._repaid(agent) + 1 / self._ratios[agent]
+        metrics, jobs = self._exchange([agent])
         queue, max_lag = self.options.queue, self.options.max_lag
         assert queue is not None
-        if job is not None:
+        if jobs:
             self._wait(lambda updates: updates.num_waiting < queue)
-            self.updates.submit([job])
+            self.updates.submit(jobs)
         self._wait(lambda updates: updates.num_unfinished([agent]) <= max_lag)
-        return metrics | self._take_results([agent])
+        return metrics | self._exchange([agent], draws=False)[0]
 
     def _repaid(self, agent: Agent) -> float:
         """Return the steps for which updates have been made. Steps while the agent was frozen or learnt otherwise count
