@@ -230,18 +230,6 @@ class Diverged(ParallelEnvsError, ArithmeticError):
 class NothingLearnt(Diverged):
     """At the end of a run: every update of some agents was undone. `agents` names these agents."""
 
-    @classmethod
-    def of_counts(cls, undone: Mapping[Any, int]) -> Self:
-        """Return the error for agents and the numbers of their updates."""
-        listed = ", ".join(f"{agent!r} ({count:,} of {count:,})" for agent, count in undone.items())
-        return cls(
-            f"Nothing was learnt by {listed}: every update was undone, as a loss, a gradient or a weight was not "
-            "finite. The weights are those of the beginning. Give a lower learning_rate or max_grad_norm, and look for "
-            "rewards or observations that are not finite or very large (PPO has normalize_observations and "
-            "normalize_returns).",
-            tuple(undone),
-        )
-
 
 # ---- the interface ----------------------------------------------------------------------------------------------
 

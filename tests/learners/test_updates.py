@@ -60,7 +60,7 @@ SLOW = ("ppo", "ppo-multi", "dqn-hysteretic-lenient")  # others in this file are
 )
 def test_fused_updates_are_the_sequential_ones(case: str) -> None:
     few = 3  # of very many kinks one is soon met, where rounding decides on which side
-    one, other = trained("sequential", case, few), trained("fused", case, few)
+    one, other = (trained(name, case, few, num_agents=2) for name in ("sequential", "fused"))
     assert_same(one, other)
     if case == "ppo-cnn":  # pictures are not stacked: they come to the very same
         assert_same_batch(other["agent_0"]["arrays"], one["agent_0"]["arrays"])

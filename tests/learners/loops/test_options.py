@@ -322,7 +322,7 @@ def test_minibatches_stay_within_their_bounds_and_configs_come_back() -> None:
     with learners(PPO) as made, unhurried(made, 1, mode="free", queue=2, minibatch=(5, 40)) as loop:
         assert isinstance(loop, FreeLoop)
         jobs = jobs_of(loop)
-        advance(loop, 150)
+        advance(loop, 90)
         sizes = [job.plan.picks.shape[1] for job in jobs]
         assert made.agents["red"].algorithm.config is not PPO
     assert made.agents["red"].algorithm.config == PPO

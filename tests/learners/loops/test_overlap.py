@@ -66,10 +66,9 @@ def test_sync_and_overlap_are_the_same_to_the_bit_whatever_the_timing(case: str)
     weights = [states["blue"]["arrays"]["weights"] for states in (expected, by_turns)]
     assert not np.array_equal(*weights)
     assert expected["blue"]["counters"] == by_turns["blue"]["counters"]
-    for seed in (1, 2):
-        with learners(CASES[case]) as made, unhurried(made, seed, mode="overlap") as loop:
-            advance(loop, STEPS)
-            assert_same_batch(made.states(), expected)
+    with learners(CASES[case]) as made, unhurried(made, 1, mode="overlap") as loop:
+        advance(loop, STEPS)
+        assert_same_batch(made.states(), expected)
 
 
 @pytest.mark.parametrize("case", ["ppo and sac", "gru and ppo"])
