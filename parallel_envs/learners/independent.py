@@ -376,10 +376,7 @@ class IndependentLearners(ClosedAtExit):
 
     @property
     def num_episodes(self) -> dict[Agent, int]:
-        """Number of episodes that each agent has finished.
-
-        It includes episodes before a checkpoint was loaded (at most the last 100, if an earlier version wrote it).
-        """
+        """Number of episodes that each agent has finished, also before a loaded checkpoint was written."""
         return dict(self._episodes.num_episodes)
 
     # ---- states and checkpoints -------------------------------------------------------------------------------------

@@ -250,9 +250,7 @@ class FreeLoop(AsyncLoop):
         return metrics | self._exchange([agent], draws=False)[0]
 
     def _repaid(self, agent: Agent) -> float:
-        """Return the steps for which updates have been made. Steps while the agent was frozen or learnt otherwise count
-        as repaid.
-        """
+        """Return the steps for which updates were made, and those while the agent was frozen or learnt otherwise."""
         learner = self.learners.agents[agent]
         most_since = learner.config.train_interval * learner.memory.num_rows + 1 / self._ratios[agent]
         repaid = learner.counters.get(_REPAID, learner.config.learning_starts)
@@ -265,10 +263,8 @@ class FreeLoop(AsyncLoop):
 
 
 class MinibatchSizes:
-    """Minibatch sizes that grow while learning is behind and shrink while learning waits.
-
-    With larger minibatches an update takes fewer steps of Adam for the same data and is faster. Smaller minibatches
-    make more of the data. The best size depends on timing, so only the free loop adapts it.
+    """Minibatch sizes that grow while learning is behind, so that updates are faster, and shrink while learning waits,
+    so that updates make more of their data. The sizes depend on timing, so only the free loop has them.
     """
 
     def __init__(self, agents: Mapping[Agent, AgentLearner], bounds: tuple[int, int]) -> None:

@@ -104,10 +104,8 @@ class BehaviorPolicy:
 
     @torch.inference_mode()
     def with_log_probs(self, plan: Plan, *, corrected: bool) -> tuple[Plan, Any]:
-        """Return an on-policy plan with the log-probability of each action under the weights that took it.
-
-        `corrected` marks the plan's advantages as to be corrected by them. The second value is the final memory of a
-        recurrent network, None for others.
+        """Return an on-policy plan with the log-probability of each action under the weights that took it, and the
+        final memory of a recurrent network. `corrected`: the advantages are to be corrected by these probabilities.
         """
         arrays = tensors_of(plan)
         if hasattr(self.actor, "unroll"):

@@ -73,10 +73,8 @@ class FusedUpdates(UpdateMode):
 
 
 def is_worth_fusing(all_parameters: Mapping[Agent, AgentParameters]) -> bool:
-    """Return whether one pass for all agents is likely to be quicker than workers that learn side by side.
-
-    True for alike agents whose steps are so small that most of the time is the overhead of calls into torch. The answer
-    follows from the networks and minibatches alone. Nothing is measured, so the answer is the same in every run.
+    """Return whether one pass for all agents is likely to be quicker than workers that learn side by side: agents are
+    alike, and most of the time of their steps is the overhead of calls into torch. The same in every run.
     """
     algorithms = [parameters.algorithm for parameters in all_parameters.values()]
     if len(all_parameters) < 2 or len({one.signature for one in algorithms}) > 1 or not algorithms[0].stackable:
