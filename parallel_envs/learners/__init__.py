@@ -30,7 +30,7 @@ _MODULES = {
     "Diverged": "algorithm",
     "IndependentLearners": "independent",
     "Learner": "meta.learner",
-    "LoopOptions": "loops.options",
+    "LoopOptions": "loops.loop",
     "LoopReport": "loops.loop",
     "PPOConfig": "ppo",
     "SACConfig": "sac",

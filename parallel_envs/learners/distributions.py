@@ -253,7 +253,7 @@ class ClippedGaussian(Gaussian):
 
     def log_prob(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> Tensor:
         mean, log_std = self._parts(outputs)
-        low, high = self._bounds
+        low, high = (bound.to(outputs.device) for bound in self._bounds)
         inside = -0.5 * ((actions - mean) / log_std.exp()).square() - log_std - 0.5 * math.log(2 * math.pi)
         below = log_normal_cdf((low - mean) / log_std.exp())
         above = log_normal_cdf((mean - high) / log_std.exp())

@@ -24,12 +24,13 @@ from torch import Tensor, nn
 from parallel_envs.checks import suggests_keywords
 from parallel_envs.choices import DqnNetwork, Sampler
 from parallel_envs.learners.algorithm import (
+    Array,
     Batch,
+    Count,
     Metrics,
-    Plan,
     ReplayAlgorithm,
     ReplayConfig,
-    check_fields,
+    Share,
     check_layers,
 )
 from parallel_envs.learners.distributions import EpsilonGreedy, Head, masked
@@ -50,22 +51,22 @@ class DQNConfig(ReplayConfig):
     """The network chooses the next action, the target network only values it."""
     dueling: bool = False
     """Learn a value of the state and advantages of the actions."""
-    hysteresis: float = 1.0
+    hysteresis: Share = 1.0
     """Weight of errors below 0. 1: as much as others. Well below 1: hysteretic learning."""
-    leniency: float = 0.0
+    leniency: Share = 0.0
     """Initial probability that an error below 0 is ignored. Above 0: lenient learning."""
-    leniency_decay: float = 0.999
+    leniency_decay: Share = 0.999
     """Factor by which `leniency` shrinks with each update."""
-    epsilon_start: float = 1.0
+    epsilon_start: Share = 1.0
     """Share of random actions at the beginning."""
-    epsilon_end: float = 0.05
+    epsilon_end: Share = 0.05
     """Share of random actions from the end of exploration on."""
-    exploration_steps: int = 10_000
+    exploration_steps: Count = 10_000
     """Steps over which the share of random actions falls from `epsilon_start` to `epsilon_end`."""
-    prioritized: float = 0.0
+    prioritized: Share = 0.0
     """Exponent of prioritized replay: how much a step's last error decides how often it is sampled (Schaul et al.
     2016). 0: all steps alike."""
-    prioritized_correction: float = 0.4
+    prioritized_correction: Share = 0.4
     """How much of the bias of `prioritized` is corrected by weights. 1: all."""
     sampler: Sampler = "tree"
     """Data structure that samples by priorities: "tree", whose samples can be repeated, or "cpprb" (extra `replay`),
@@ -76,9 +77,6 @@ class DQNConfig(ReplayConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_layers(self)
-        check_fields(self, "count", "exploration_steps")
-        shares = "hysteresis", "leniency", "leniency_decay", "epsilon_start", "epsilon_end"
-        check_fields(self, "share", *shares, "prioritized", "prioritized_correction")
         if self.sampler != "tree" and not self.prioritized:
             raise ValueError(
                 f"{type(self).__name__}.sampler={self.sampler!r} draws by priorities, and prioritized=0 has none. Give "
@@ -145,12 +143,12 @@ class DQN(ReplayAlgorithm):
         share = min(num_steps / config.exploration_steps, 1.0)
         module.actor.epsilon.fill_(config.epsilon_start + share * (config.epsilon_end - config.epsilon_start))
 
-    def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
-        plan = super().draw(experience, generator, updates)
+    def noise(self, generator: np.random.Generator, weights: Array, updates: int) -> dict[str, Array]:
         if not self.config.leniency:
-            return plan
-        chance = self.config.leniency * self.config.leniency_decay**updates
-        return Plan(plan.arrays, plan.picks, plan.weights, {"forgiven": generator.random(plan.picks.shape) < chance})
+            return {}
+        return {
+            "forgiven": generator.random(weights.shape) < self.config.leniency * self.config.leniency_decay**updates
+        }
 
     def loss(self, module: Any, batch: Batch) -> tuple[Tensor, Metrics]:
         value, error = self._values_and_errors(module, batch)

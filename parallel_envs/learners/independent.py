@@ -18,6 +18,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -25,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import create_empty_array
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError, conlist
 
 from parallel_envs.checks import check_count, choice, optional_seconds, suggests_keywords, unknown_keyword
 from parallel_envs.choices import OnDivergence, Strategy, UpdateModeName, words
@@ -53,7 +55,6 @@ _LAST_IN: weakref.WeakKeyDictionary[MultiAgentEnvManager, Any] = weakref.WeakKey
 Flags = npt.NDArray[np.bool_]
 Named = dict[Agent, Any]
 OnUpdate = Callable[["IndependentLearners"], None]
-MakeMode = Callable[[Mapping[Agent, AgentParameters]], UpdateMode]
 
 
 class IndependentLearners(ClosedAtExit):
@@ -82,6 +83,9 @@ class IndependentLearners(ClosedAtExit):
             updates in the caller cannot be ended and have no limit.
         on_divergence: An agent's update with numbers that are not finite is undone. "skip" logs a warning with the
             agent's name, "raise" raises `Diverged`. The other agents have learnt in either case.
+        device: Place of the parameters and of updates: "cpu", or such as "cuda:0". Worker processes (update_mode and
+            learn_in "process") learn on the CPU nevertheless. So do policies act, with copies of the weights, except by
+            strategy="gpu".
         parallel: The block `parallel` of a settings file, as a dict: `{"parallel_training": True, "async_learning":
             True, "train_interval": 4, "num_workers": None, ...}`; see `ParallelBlock` in `config.py`. It replaces
             `update_mode`, `strategy`, `workers` (here `num_workers` are workers that learn) and, of `train`, `mode` and
@@ -103,6 +107,7 @@ class IndependentLearners(ClosedAtExit):
         workers: int | None = None,
         update_timeout: float | None = UPDATE_TIMEOUT,
         on_divergence: OnDivergence = "skip",
+        device: str = "cpu",
         parallel: Mapping[str, Any] | None = None,
     ) -> None:
         self._guard = CallGuard("IndependentLearners")
@@ -160,6 +165,8 @@ class IndependentLearners(ClosedAtExit):
         self._episodes = EpisodeTracker(list(self.agents), envs.num_envs)
         self.policy = WrappedMultiAgentPolicy({agent: one.policy() for agent, one in self.agents.items()}, strategy)
         """The policy that acts for all agents."""
+        for one in self.agents.values():
+            one.parameters.to(device)
         self._parameters = {agent: one.parameters for agent, one in self.agents.items()}
         self.update_mode, self.workers = mode_for(update_mode, self._parameters), workers
         self.update_timeout = optional_seconds("update_timeout", update_timeout)
@@ -280,7 +287,8 @@ class IndependentLearners(ClosedAtExit):
     @one_thread
     def act_with(self, weights: Mapping[Agent, Any]) -> None:
         """Act with these agents' newest weights from now on."""
-        self.policy.load_state_dict(weights)
+        here = {agent: {name: tensor.cpu() for name, tensor in own.items()} for agent, own in weights.items()}
+        self.policy.load_state_dict(here)
         for agent in weights:
             self.agents[agent].acting_version = self.agents[agent].version
 
@@ -314,7 +322,7 @@ class IndependentLearners(ClosedAtExit):
         Returns:
             Lags, waiting times, and the share of time saved.
         """
-        from parallel_envs.learners.loops import LoopOptions, run_loop
+        from parallel_envs.learners.loops import LoopOptions, open_loop
 
         self._check_open()
         known = ["total_steps", "on_update", *(field.name for field in dataclasses.fields(LoopOptions))]
@@ -323,7 +331,16 @@ class IndependentLearners(ClosedAtExit):
                 raise unknown_keyword("train", name, value, known)
         if on_update is not None and not callable(on_update):
             raise TypeError(f"on_update={on_update!r} cannot be called. Give a function of these learners, or None.")
-        return run_loop(self, LoopOptions(**{**self._how, **how}), total_steps, on_update)
+        options = LoopOptions(**{**self._how, **how})
+        check_count("total_steps", total_steps)
+        with open_loop(self, options) as loop:
+            end = self.steps + total_steps
+            while self.steps < end:
+                if loop.advance() and on_update is not None:
+                    on_update(self)
+            if loop.settle() and on_update is not None:
+                on_update(self)
+            return loop.report()
 
     @property
     def mode(self) -> UpdateMode:
@@ -331,7 +348,9 @@ class IndependentLearners(ClosedAtExit):
         return self._mode or self.run_by()
 
     @one_thread
-    def run_by(self, key: Any = None, make: MakeMode | None = None) -> UpdateMode:
+    def run_by(
+        self, key: Any = None, make: Callable[[Mapping[Agent, AgentParameters]], UpdateMode] | None = None
+    ) -> UpdateMode:
         """Run updates by the mode that `make` returns, or by `update_mode`, until the next call with another key.
 
         There is one mode at a time: the one before is closed, so that its workers do not stay.
@@ -339,10 +358,8 @@ class IndependentLearners(ClosedAtExit):
         self._check_open()
         if self._mode is None or key != self._mode_key:
             self._close_mode()
-            if make is None:
-                self._mode = MODES[self.update_mode](self._parameters, self.workers, self.update_timeout)
-            else:
-                self._mode = make(self._parameters)
+            limits = self.workers, self.update_timeout
+            self._mode = make(self._parameters) if make else MODES[self.update_mode](self._parameters, *limits)
             self._mode_key = key
         return self._mode
 
@@ -358,10 +375,7 @@ class IndependentLearners(ClosedAtExit):
 
     @property
     def num_episodes(self) -> dict[Agent, int]:
-        """Number of episodes that each agent has finished.
-
-        It includes episodes before a checkpoint was loaded (at most the last 100, if an earlier version wrote it).
-        """
+        """Number of episodes that each agent has finished, also before a loaded checkpoint was written."""
         return dict(self._episodes.num_episodes)
 
     # ---- states and checkpoints -------------------------------------------------------------------------------------
@@ -428,28 +442,23 @@ class IndependentLearners(ClosedAtExit):
         """Load a checkpoint, including its seed. Nothing is changed if it does not fit."""
         self._check_open()
         checkpoint = load_checkpoint(folder)
-        agents, about = checkpoint.agents, checkpoint.about
+        agents = checkpoint.agents
         if others := agents.keys() ^ self.agents.keys():
             raise KeyError(f"{folder} and these learners differ in the agents {sorted(map(str, others))}.")
-        returns: Any = about.get("returns", [[]] * len(agents))  # earlier versions wrote neither of the two
-
-        def is_count(value: Any) -> bool:
-            return type(value) is int and value >= 0
-
-        def is_list(value: Any, is_right: Callable[[Any], bool], length: int | None = None) -> bool:
-            return isinstance(value, list) and len(value) == (length or len(value)) and all(map(is_right, value))
-
-        is_right = {name: is_count(about.get(name)) for name in ("seed", "steps", "updates")}
-        is_right["returns"] = is_list(
-            returns, lambda own: is_list(own, lambda one: isinstance(one, int | float)), len(agents)
-        )
-        is_right["episodes"] = "episodes" not in about or is_list(about["episodes"], is_count, len(agents))
-        if odd := [name for name, right in is_right.items() if not right]:
-            raise BadCheckpoint(f"{folder} says {odd[0]}={about.get(odd[0])!r} about all agents. Nothing was loaded.")
-        episodes = about.get("episodes", list(map(len, returns)))
+        about: dict[str, Any] = {"returns": [[] for _ in agents], "episodes": None, **checkpoint.about}
+        one_each = partial(conlist, min_length=len(agents), max_length=len(agents))
+        kinds: dict[str, Any] = dict.fromkeys(("seed", "steps", "updates"), NonNegativeInt)
+        kinds |= {"returns": one_each(list[float]), "episodes": one_each(NonNegativeInt) | None}
+        for name, kind in kinds.items():
+            try:
+                TypeAdapter(kind).validate_python(about.get(name), strict=True)
+            except ValidationError as error:
+                text = f"{folder} says {name}={about.get(name)!r} about all agents. Nothing was loaded."
+                raise BadCheckpoint(text) from error
         self._check_states(agents, folder)
         self.load_states(agents)
-        for agent, own, count in zip(agents, returns, episodes, strict=True):
+        episodes = about["episodes"] or map(len, about["returns"])  # earlier versions wrote neither of the two
+        for agent, own, count in zip(agents, about["returns"], episodes, strict=True):
             self._episodes.returns[agent].clear()
             self._episodes.returns[agent].extend(own)
             self._episodes.num_episodes[agent] = count

@@ -62,10 +62,10 @@ class RunOutcome:
     reason: str = ""
     steps: int
     """Number of steps of the run, including those before it was resumed."""
-    total_steps: int | None
-    steps_here: int | None
+    total_steps: int | None = None
+    steps_here: int | None = None
     """Number of steps since the run was begun or resumed last, which took `seconds`."""
-    seconds: float | None
+    seconds: float | None = None
     agents: Mapping[str, AgentOutcome]
 
     def told(self) -> str:
@@ -93,9 +93,7 @@ class RunOutcome:
 
         from parallel_envs.terminal import FittingTable
 
-        table = FittingTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        for head in ("agent", "algorithm"):
-            table.add_column(head)
+        table = FittingTable("agent", "algorithm", box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for head in ("episodes", "last mean return", "best"):
             table.add_column(head, justify="right")
         for name, one in list(self.agents.items())[:_MOST_AGENTS]:
@@ -137,20 +135,16 @@ def outcome_of(
     `began` is the number of steps when it was begun or resumed last, and `seconds` the time since then. Best returns
     are those of its metrics, as are the last ones, unless `returns` gives these.
     """
-    last: dict[str, float] = {}
-    best: dict[str, float] = {}
+    found: dict[str, tuple[float, float]] = {}
     with contextlib.suppress(BadRun, OSError):  # a damaged line keeps no run from ending
-        last, best = _returns_in_metrics(folder)
+        found = _returns_in_metrics(folder)
     agents = {}
     for agent, algorithm in algorithms.items():
-        name = str(agent)
-        now = last.get(name) if returns is None else returns.get(agent)
-        agents[name] = AgentOutcome(
-            algorithm=algorithm,
-            episodes=None if episodes is None else episodes[agent],
-            last_return=now,
-            best_return=max([value for value in (best.get(name), now) if value is not None], default=None),
-        )
+        last, best = found.get(str(agent), (None, None))
+        last = last if returns is None else returns.get(agent)
+        best = max([value for value in (best, last) if value is not None], default=None)
+        number = None if episodes is None else episodes[agent]
+        agents[str(agent)] = AgentOutcome(algorithm=algorithm, episodes=number, last_return=last, best_return=best)
     return RunOutcome(
         folder=folder,
         ended=ended,
@@ -169,7 +163,14 @@ def check_learnt(counters: Mapping[Hashable, Mapping[str, Any]]) -> None:
 
     undone = {agent: own["skipped"] for agent, own in counters.items() if own["skipped"]}
     if nothing := {agent: number for agent, number in undone.items() if not counters[agent]["updates"]}:
-        raise NothingLearnt.of_counts(nothing)
+        listed = ", ".join(f"{agent!r} ({count:,} of {count:,})" for agent, count in nothing.items())
+        raise NothingLearnt(
+            f"Nothing was learnt by {listed}: every update was undone, as a loss, a gradient or a weight was not "
+            "finite. The weights are those of the beginning. Give a lower learning_rate or max_grad_norm, and look for "
+            "rewards or observations that are not finite or very large (PPO has normalize_observations and "
+            "normalize_returns).",
+            tuple(nothing),
+        )
     if undone:
         texts = [f"{agent} {number:,} of {number + counters[agent]['updates']:,}" for agent, number in undone.items()]
         _log.warning("Updates that were not finite, and undone: %s.", ", ".join(texts))
@@ -190,29 +191,25 @@ def outcome_in(folder: str | Path) -> RunOutcome:
             return RunOutcome(folder=folder, agents=agents, **content)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise BadRun(f"{file} is damaged: {error}. Remove it: the metrics tell most of it again.") from error
-    last, best = _returns_in_metrics(folder)
     agents = {
-        name: AgentOutcome(algorithm=None, episodes=None, last_return=value, best_return=best[name])
-        for name, value in last.items()
+        name: AgentOutcome(algorithm=None, episodes=None, last_return=last, best_return=best)
+        for name, (last, best) in _returns_in_metrics(folder).items()
     }
     newest = newest_checkpoint(folder)
     steps = max([line["steps"] for line in read_metrics(folder)] + ([int(newest.name)] if newest else []), default=0)
-    unknown: dict[str, Any] = {"total_steps": None, "steps_here": None, "seconds": None}
-    return RunOutcome(folder=folder, ended="unknown", steps=steps, agents=agents, **unknown)
+    return RunOutcome(folder=folder, ended="unknown", steps=steps, agents=agents)
 
 
-def _returns_in_metrics(folder: Path) -> tuple[dict[str, float], dict[str, float]]:
+def _returns_in_metrics(folder: Path) -> dict[str, tuple[float, float]]:
     """Return each agent's last and best mean return in the metrics."""
-    last: dict[str, float] = {}
-    best: dict[str, float] = {}
+    found: dict[str, tuple[float, float]] = {}
     for line in read_metrics(folder):
         agents = line.get("agents")
         for name, metrics in agents.items() if isinstance(agents, dict) else ():
             value = metrics.get("return") if isinstance(metrics, dict) else None
             if isinstance(value, int | float):
-                last[name] = float(value)
-                best[name] = max(best.get(name, float("-inf")), last[name])
-    return last, best
+                found[name] = float(value), max(float(value), found.get(name, (0.0, float("-inf")))[1])
+    return found
 
 
 def commands_after(run: Run, until: str, mission: str | None = None) -> list[str]:

@@ -1,6 +1,6 @@
 """Parameters of learning agents in flat memory, and Adam for many agents at once.
 
-    layout = lay_out(module)                      # the position of each parameter in a flat vector
+    layout = Layout.of(module)                    # the position of each parameter in a flat vector
     matrix = ParameterMatrix.of(module, layout)   # parameters, targets, and Adam's moments
     layout.bind(module, matrix)                   # from here on the module's parameters are views of the matrix
 
@@ -31,8 +31,7 @@ with full registers then does the same to each number of a row, for one row or f
 BETAS = 0.9, 0.999
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Position of a parameter in a flat vector."""
 
     name: str
@@ -43,13 +42,24 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Positions of a module's parameters: the trained ones, and their slow copies (`targets`).
+    """Positions of a module's parameters, in the order of `named_parameters`: the trained ones, and their slow copies.
 
-    Targets are the parameters that do not require gradients. They follow the first trained parameters, in order.
+    The slow copies (`targets`) are the parameters that do not require gradients. They follow the first trained
+    parameters, in order.
     """
 
     trained: tuple[Part, ...]
     targets: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """Return the layout of a module."""
+        parts: dict[bool, list[Part]] = {True: [], False: []}
+        for name, tensor in module.named_parameters():
+            own = parts[tensor.requires_grad]
+            start = own[-1].stop if own else 0
+            own.append(Part(name, tuple(tensor.shape), start, start + tensor.numel()))
+        return cls(tuple(parts[True]), tuple(parts[False]))
 
     @property
     def num_spare(self) -> int:
@@ -59,25 +69,14 @@ class Layout:
     def bind(self, module: nn.Module, matrix: ParameterMatrix) -> None:
         """Make the module's parameters views of the only row of `matrix`."""
         parameters = dict(module.named_parameters())
-        for parts, numbers in ((self.trained, matrix.weights), (self.targets, matrix.targets)):
-            for part in parts:
-                parameters[part.name].data = numbers[0, part.start : part.stop].view(part.shape)
+        for name, view in (views(self.trained, matrix.weights) | views(self.targets, matrix.targets)).items():
+            parameters[name].data = view[0]
 
     def bind_gradients(self, module: nn.Module, gradient: Tensor) -> None:
         """Make the module's gradients views of a row, to which `backward` adds."""
         parameters = dict(module.named_parameters())
-        for part in self.trained:
-            parameters[part.name].grad = gradient[0, part.start : part.stop].view(part.shape)
-
-
-def lay_out(module: nn.Module) -> Layout:
-    """Return the layout of a module: its parameters one after another, in the order of `named_parameters`."""
-    parts: dict[bool, list[Part]] = {True: [], False: []}
-    for name, tensor in module.named_parameters():
-        own = parts[tensor.requires_grad]
-        start = own[-1].stop if own else 0
-        own.append(Part(name, tuple(tensor.shape), start, start + tensor.numel()))
-    return Layout(tuple(parts[True]), tuple(parts[False]))
+        for name, view in views(self.trained, gradient).items():
+            parameters[name].grad = view[0]
 
 
 def views(parts: Sequence[Part], matrix: Tensor) -> dict[str, Tensor]:
@@ -175,7 +174,7 @@ class AgentParameters:
     def __init__(self, algorithm: Algorithm, seed: int) -> None:
         self.algorithm = algorithm
         self.module: Any = algorithm.make_module(torch.Generator().manual_seed(seed))
-        self.layout = lay_out(self.module)
+        self.layout = Layout.of(self.module)
         self.matrix = ParameterMatrix.of(self.module, self.layout)
         self.layout.bind(self.module, self.matrix)
         self.statistics: dict[str, Tensor] = dict(self.module.named_buffers())
@@ -187,17 +186,24 @@ class AgentParameters:
         self.matrix = matrix
         self.layout.bind(self.module, matrix)
 
+    def to(self, device: str) -> None:
+        """Move all numbers to a device."""
+        self.module.to(device)
+        self.matrix = ParameterMatrix(*(tensor.to(device) for tensor in self.matrix))
+        self.layout.bind(self.module, self.matrix)
+        self.statistics = dict(self.module.named_buffers())
+
     def tensors(self) -> dict[str, Tensor]:
         """Return all numbers by name: the matrix and the statistics. The tensors share memory with the network."""
         return self.matrix._asdict() | {f"statistics.{name}": own for name, own in self.statistics.items()}
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the tensors as NumPy arrays, which share their memory."""
-        return {name: tensor.numpy() for name, tensor in self.tensors().items()}
+        """Return the tensors as NumPy arrays, which share their memory if it is the CPU's."""
+        return {name: tensor.cpu().numpy() for name, tensor in self.tensors().items()}
 
     def load(self, arrays: dict[str, Any]) -> None:
         """Replace all numbers. Raises ValueError, naming the agent, and changes nothing if some do not fit."""
-        own = self.arrays()
+        own = self.tensors()
         odd = {name for name in {*own, *arrays} if name not in own or name not in arrays}
         odd |= {name for name in own.keys() - odd if own[name].shape != np.shape(arrays[name])}
         if odd:
@@ -206,4 +212,4 @@ class AgentParameters:
                 "of its network. Load what an agent with this config has learnt."
             )
         for name, array in arrays.items():
-            own[name][...] = array
+            own[name].copy_(torch.tensor(np.asarray(array)))

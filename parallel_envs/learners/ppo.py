@@ -29,9 +29,12 @@ from parallel_envs.learners.algorithm import (
     AlgorithmConfig,
     Array,
     Batch,
+    Count,
     Metrics,
+    NotNegative,
     Plan,
-    check_fields,
+    Positive,
+    Share,
     check_layers,
     mean_over,
 )
@@ -62,20 +65,20 @@ class PPOConfig(AlgorithmConfig):
     Threads: any number of threads may use one config at the same time; it never changes.
     """
 
-    rollout_length: int = 128
+    rollout_length: Count = 128
     """Steps of each environment between two updates."""
-    minibatch_size: int = 256
+    minibatch_size: Count = 256
     """Rows of a minibatch (with "gru": about so many, in whole sequences). At most the batch."""
-    num_epochs: int = 4
+    num_epochs: Count = 4
     """Passes of an update over its batch."""
-    gae_lambda: float = 0.95
+    gae_lambda: Share = 0.95
     """Lambda of generalised advantage estimates. 1: advantages from whole returns; 0: from one step and the value
     after it."""
-    clip_range: float = 0.2
+    clip_range: Positive = 0.2
     """How far the ratio of new to old probabilities may move before the surrogate is flat."""
-    value_weight: float = 0.5
+    value_weight: NotNegative = 0.5
     """Weight of the values' error in the loss (half the mean of its square)."""
-    entropy_weight: float = 0.01
+    entropy_weight: NotNegative = 0.01
     """Weight of the entropy in the loss."""
     normalize_advantages: bool = True
     """Scale the advantages of a batch to mean 0 and standard deviation 1."""
@@ -85,22 +88,18 @@ class PPOConfig(AlgorithmConfig):
     """Learn values in units in which returns have mean 0 and standard deviation 1, by running statistics of this
     agent (Yu et al. 2022, arXiv 2103.01955). Without it, errors of values in the tens drown the policy's gradient when
     `max_grad_norm` shortens both together."""
-    target_kl: float | None = None
+    target_kl: Positive | None = None
     """An update ends when the policy has moved this far (approximate KL divergence from the old one)."""
-    policy_gain: float = 0.01
+    policy_gain: Positive = 0.01
     """Gain of the weights of the policy's last layer. With the default (Huang et al. 2022) the first policy is nearly
     uniform. For agents that communicate about 1 works better: the first policy then has a dialect."""
     network: PpoNetwork = "mlp"
     """"mlp"; "cnn" for pictures; "gru" for a memory."""
-    memory_size: int = 64
+    memory_size: Count = 64
     """Size of the memory of "gru"."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(self, "count", "rollout_length", "minibatch_size", "num_epochs", "memory_size")
-        check_fields(self, "positive", "clip_range", "policy_gain", "target_kl")
-        check_fields(self, "share", "gae_lambda")
-        check_fields(self, "not negative", "value_weight", "entropy_weight")
         if self.network != "mlp":
             check_layers(self)
 
@@ -343,13 +342,13 @@ def advantages_and_returns(
 
 def discounted_sums(parts: Tensor, lived: Mapping[str, Tensor], factor: float, cuts: Tensor | None = None) -> Tensor:
     """Return each step's part plus `factor` (times the step's cut) times the next step's sum, within each episode."""
-    continues, shares = _episode_continues(lived).numpy(), None if cuts is None else cuts.numpy()
-    sums = parts.clone().numpy()  # many small steps: NumPy takes half the time of torch for each
+    continues, shares = _episode_continues(lived).cpu().numpy(), None if cuts is None else cuts.cpu().numpy()
+    sums = parts.clone().cpu().numpy()  # many small steps: NumPy takes half the time of torch for each
     with np.errstate(invalid="ignore", over="ignore"):
         for step in reversed(range(sums.shape[-1] - 1)):
             passed_on = np.where(continues[..., step], factor * sums[..., step + 1], 0.0)
             sums[..., step] += passed_on if shares is None else shares[..., step] * passed_on
-    return torch.from_numpy(sums)
+    return torch.from_numpy(sums).to(parts.device)
 
 
 def _episode_continues(lived: Mapping[str, Tensor]) -> Tensor:

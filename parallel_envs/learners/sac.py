@@ -20,12 +20,14 @@ from torch import Tensor, nn
 
 from parallel_envs.checks import suggests_keywords
 from parallel_envs.learners.algorithm import (
+    Array,
     Batch,
+    Count,
     Metrics,
-    Plan,
+    Number,
+    Positive,
     ReplayAlgorithm,
     ReplayConfig,
-    check_fields,
     mean_over,
 )
 from parallel_envs.learners.distributions import Head, SquashedGaussian
@@ -42,19 +44,14 @@ class SACConfig(ReplayConfig):
     Threads: any number of threads may use one config at the same time; it never changes.
     """
 
-    train_interval: int = 1
+    train_interval: Count = 1
     """Steps of each environment between two updates."""
-    batch_size: int = 256
+    batch_size: Count = 256
     """Steps of a minibatch."""
-    temperature: float = 0.2
+    temperature: Positive = 0.2
     """Initial weight of the entropy; it is learnt from then on."""
-    target_entropy: float | None = None
+    target_entropy: Number | None = None
     """Entropy that the policy is to keep. None: minus the number of action dimensions."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fields(self, "positive", "temperature")
-        check_fields(self, "number", "target_entropy")
 
 
 class Critic(nn.Module):
@@ -124,11 +121,9 @@ class SAC(ReplayAlgorithm):
         actor = mlp(size, config.hidden, self.head.num_outputs, generator, activation=config.activation, last_gain=0.01)
         return SoftActorCritic(critics, actor, config.temperature)
 
-    def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
-        plan = super().draw(experience, generator, updates)
-        shape = *plan.picks.shape, self.head.size
-        noise = {name: generator.standard_normal(shape, np.float32) for name in ("noise", "next_noise")}
-        return Plan(plan.arrays, plan.picks, plan.weights, noise)
+    def noise(self, generator: np.random.Generator, weights: Array, updates: int) -> dict[str, Array]:
+        shape = *weights.shape, self.head.size
+        return {name: generator.standard_normal(shape, np.float32) for name in ("noise", "next_noise")}
 
     def loss(self, module: Any, batch: Batch) -> tuple[Tensor, Metrics]:
         features, weights = batch["features"], batch["weights"]

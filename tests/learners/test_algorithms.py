@@ -83,19 +83,6 @@ def test_the_temperature_follows_its_own_loss_alone_and_rises_while_the_policy_i
     assert temperatures[0] < 0.2 < temperatures[1]
 
 
-def test_it_learns_where_the_reward_is() -> None:
-    memory, draws = ReplayBuffer(SEEN, ARM, 500, 1), source()
-    over, going = np.ones(1, np.bool_), np.zeros(1, np.bool_)
-    for _ in range(500):
-        action = draws.uniform(ARM.low, ARM.high, (1, 2)).astype(np.float32)
-        seen = draws.uniform(-1, 1, (1, 5)).astype(np.float32)
-        memory.add(seen, action, action[:, 0], over, going, seen, over)
-    one, module = parameters(gradient_steps=150, temperature=0.05)
-    update_one(one, one.algorithm.draw(memory, draws))
-    best = one.algorithm.head.best(module.actor(torch.zeros(1, 5)).detach().numpy(), None)
-    assert best[0, 0] > 0.5  # of -2 to 1
-
-
 DQN_CONFIG = DQNConfig(batch_size=32, learning_rate=1e-2, hidden=(16,))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
 
-from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
+from parallel_envs.learners import DQNConfig, IndependentLearners, LoopOptions, PPOConfig, SACConfig
 from parallel_envs.learners.dqn import DQN
 from parallel_envs.learners.ppo import PPO
 from parallel_envs.learners.sac import SAC
@@ -18,6 +18,7 @@ from tests.learners.lives import ARM, MASKED, PICTURES, SEEN
 from tests.learners.test_independent import Pressing, pressing
 
 NAN, INF, THREE = float("nan"), float("inf"), Discrete(3)
+FREE = {"mode": "free", "queue": 2}
 SMALL = PPOConfig(rollout_length=8, minibatch_size=8, hidden=(8,))
 
 SETTINGS: list[tuple[type, str, list[Any], dict[str, Any]]] = [
@@ -51,14 +52,27 @@ SETTINGS: list[tuple[type, str, list[Any], dict[str, Any]]] = [
     (DQNConfig, "sampler", ["trie", "cpprb"], {}),  # cpprb draws by priorities only
     (SACConfig, "target_entropy", [NAN], {}),
     (SACConfig, "temperature", [0.0], {}),
+    (LoopOptions, "mode", ["overlp", np.zeros(2), "free"], {}),  # free needs a queue
+    (LoopOptions, "learn_in", ["gpu"], {}),
+    (LoopOptions, "schedule", ["most-data"], {}),
+    (LoopOptions, "queue", [0], FREE),
+    (LoopOptions, "queue", [2], {"mode": "overlap"}),
+    (LoopOptions, "max_lag", [-1, True], FREE),
+    (LoopOptions, "max_lag", [2], {"mode": "overlap"}),
+    (LoopOptions, "updates_per_step", [0.0, "x", NAN], FREE),
+    (LoopOptions, "updates_per_step", [0.5], {}),
+    (LoopOptions, "minibatch", [(9, 3), 4, (4, 8, 16), (0, 4)], FREE),
+    (LoopOptions, "minibatch", [(4, 8)], {"mode": "overlap"}),
+    (LoopOptions, "vtrace", [True, "no"], {}),  # in sync the newest weights act
+    (LoopOptions, "worker_budget", [2.0, 0], {}),
 ]
 
 
 @pytest.mark.parametrize(("kind", "name", "wrong", "others"), SETTINGS)
 def test_a_setting_out_of_range_is_named(kind: Any, name: str, wrong: list[Any], others: dict[str, Any]) -> None:
     for value in wrong:
-        with pytest.raises(ValueError, match=rf"{kind.__name__}\.{name}="):
-            kind(**{name: value, **others})
+        with pytest.raises(ValueError, match=rf"^({kind.__name__}\.)?{name}="):
+            kind(**{**others, name: value})
     with pytest.raises(ValueError, match=r"^PPOConfig\.hidden=\(8, '9'\) is not a number"):
         PPOConfig(hidden=(8, "9"))  # type: ignore[arg-type]  # that is its point
 

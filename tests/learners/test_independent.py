@@ -298,21 +298,6 @@ def test_ctrl_c_waits_until_all_who_learn_have_learnt(monkeypatch: pytest.Monkey
             assert one.parameters.matrix.steps[0] > 0
 
 
-def test_what_is_saved_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    found = []
-    for resumes in (False, True):
-        with learning({"red": DQN, "blue": SAC}, seed=4) as learners:
-            if resumes:
-                learners.load(tmp_path / "kept")
-            else:
-                learners.train(120)
-                learners.save(tmp_path / "kept")
-            learners.begin()
-            learners.train(120)
-            found.append({agent: {**state, "memory": None} for agent, state in learners.states().items()})
-    assert_same_batch(found[1], found[0])
-
-
 def test_a_lost_episode_is_of_no_account() -> None:
     tracker, there, gone = EpisodeTracker(["a"], 2), np.ones(2, np.bool_), np.array([False, True])
     tracker.begin({"a": there})

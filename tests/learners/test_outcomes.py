@@ -203,26 +203,22 @@ def test_a_runs_name_is_a_safe_file_name_of_its_own(tmp_path: Path, monkeypatch:
     assert all(len(os.fsencode(path.name)) < 256 for path in (tmp_path / "runs").iterdir())
 
 
-@pytest.mark.parametrize(
-    "kwargs",
-    [
-        {},
-        {"N": 3, "rate": 1e-5, "large": 1e22, "end": float("inf"), "flag": True, "nothing": None},
-        {"name": "plain", "odd": "a&b=c?d", "file": "maps.yaml:easy", "word": "no", "number": "12", "empty": ""},
-        {"nested": {"a": [1, "x&y"], "b": {"c": None}}, "text": "ünï \"quoted\" 'too' # not a comment"},
-    ],
-)
-def test_arguments_come_back_from_text_as_they_were(kwargs: dict[str, Any]) -> None:
-    (mission,) = named_missions(as_text("CartPole-v1", kwargs))
-    assert (mission.env, mission.kwargs) == ("CartPole-v1", kwargs)
+ARGUMENTS: list[dict[str, Any]] = [
+    {},
+    {"N": 3, "rate": 1e-5, "large": 1e22, "end": float("inf"), "flag": True, "nothing": None},
+    {"name": "plain", "odd": "a&b=c?d", "file": "maps.yaml:easy", "word": "no", "number": "12", "empty": ""},
+    {"nested": {"a": [1, "x&y"], "b": {"c": None}}, "text": "ünï \"quoted\" 'too' # not a comment"},
+]
 
 
-PROGRESS = Progress(
-    steps=3_000,
-    updates=3,
-    returns={"red": 1.5, "blue": -20.0},
-    seconds={"collect": 3.0, "act": 1.0, "update": 4.0},
-)
+def test_arguments_come_back_from_text_as_they_were() -> None:
+    for kwargs in ARGUMENTS:
+        (mission,) = named_missions(as_text("CartPole-v1", kwargs))
+        assert (mission.env, mission.kwargs) == ("CartPole-v1", kwargs)
+
+
+SECONDS = {"collect": 3.0, "act": 1.0, "update": 4.0}
+PROGRESS = Progress(steps=3_000, updates=3, returns={"red": 1.5, "blue": -20.0}, seconds=SECONDS)
 
 
 class Stage:
@@ -256,31 +252,6 @@ def test_everything_is_told(is_terminal: bool) -> None:
     assert many.endswith("agent_11 11, and 52 more")
 
 
-def test_each_tenth_power_is_told_with_how_many_there_were_in_whichever_step_and_of_whom() -> None:
-    assert lines_of(*["red"] * 101, "blue") == ["red", "red (10 times so far.)", "red (100 times so far.)", "blue"]
-    told = [f"{agent} in step {step} of the update" for agent in ("agent_1", "agent_2") for step in (1, 2, 3)]
-    assert lines_of(*told) == [told[0], told[3]]
-
-
-@pytest.mark.parametrize(
-    ("steps", "is_last", "words"),
-    [
-        (9_500, False, "50 steps/s, 10 s left"),  # a resumed run counts its own steps only
-        (10_100, True, "10,100 of 10,000 steps (100%), 110 steps/s, 0 s left"),  # it went on until all was learnt from
-        (9_999, False, "9,999 of 10,000 steps (99%)"),  # not at its end before it is
-    ],
-)
-def test_the_end_is_told_as_it_is(steps: int, is_last: bool, words: str) -> None:
-    at = (0.0, Progress(steps=9_000, updates=90)), (10.0, Progress(steps=steps, updates=95))
-    assert words in Stage().show(*at, last=is_last)
-
-
-def test_lines_come_now_and_then_and_at_the_end() -> None:
-    at = [(float(second), Progress(steps=second, updates=second)) for second in range(25)]
-    lines = Stage().show(*at, (24.0, Progress(steps=10_000, updates=99)), last=True).splitlines()
-    assert [line.split(" ")[0] for line in lines] == ["0", "10", "20", "10,000"]
-
-
 def lines_of(*told: str) -> list[str]:
     written = io.StringIO()
     handler = logging.StreamHandler(written)
@@ -289,6 +260,25 @@ def lines_of(*told: str) -> list[str]:
     for text in told:
         handler.handle(logging.LogRecord("x", logging.WARNING, __file__, 1, "%s", (text,), None))
     return written.getvalue().splitlines()
+
+
+def test_each_tenth_power_is_told_with_how_many_there_were_in_whichever_step_and_of_whom() -> None:
+    assert lines_of(*["red"] * 101, "blue") == ["red", "red (10 times so far.)", "red (100 times so far.)", "blue"]
+    told = [f"{agent} in step {step} of the update" for agent in ("agent_1", "agent_2") for step in (1, 2, 3)]
+    assert lines_of(*told) == [told[0], told[3]]
+
+
+def test_the_end_is_told_as_it_is_and_lines_before_it_now_and_then() -> None:
+    for steps, is_last, words in (
+        (9_500, False, "50 steps/s, 10 s left"),  # a resumed run counts its own steps only
+        (10_100, True, "10,100 of 10,000 steps (100%), 110 steps/s, 0 s left"),  # it learnt from all that it had made
+        (9_999, False, "9,999 of 10,000 steps (99%)"),  # not at its end before it is
+    ):
+        at = (0.0, Progress(steps=9_000, updates=90)), (10.0, Progress(steps=steps, updates=95))
+        assert words in Stage().show(*at, last=is_last)
+    often = [(float(second), Progress(steps=second, updates=second)) for second in range(25)]
+    lines = Stage().show(*often, (24.0, Progress(steps=10_000, updates=99)), last=True).splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["0", "10", "20", "10,000"]
 
 
 def test_the_figures_are_those_of_the_checkpoint_and_the_metrics_and_a_killed_run_has_them_too(

@@ -25,8 +25,6 @@ from parallel_envs.learners.updates.process import AN_UPDATE, GIVEN_UP, worker_f
 from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import CASES, learners, live, mode_of, plans, time_is_up_when, updated
 
-MANY = 200
-
 
 def trained(name: str, case: Any, num_updates: int, *, num_agents: int = 3, everybody: bool = True) -> dict[str, Any]:
     """Return each agent's state after so many updates; not `everybody`: each agent sits out now and then."""
@@ -53,19 +51,20 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
             assert other["metrics"][agent][name] == pytest.approx(value, abs=1e-3, rel=1e-3), name
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not case.endswith("-small")])
+STEADY = [case for case in CASES if not case.endswith(("-small", "-cnn"))]
+"""Cases without jumps where rounding decides, except for pictures."""
+SLOW = ("ppo", "ppo-multi", "dqn-hysteretic-lenient")  # others in this file are like them
+
+
+@pytest.mark.parametrize(
+    "case", [*(pytest.param(case, marks=[pytest.mark.slow] if case in SLOW else []) for case in STEADY), "ppo-cnn"]
+)
 def test_fused_updates_are_the_sequential_ones(case: str) -> None:
     few = 3  # of very many kinks one is soon met, where rounding decides on which side
-    one, other = trained("sequential", case, few), trained("fused", case, few)
+    one, other = (trained(name, case, few, num_agents=2) for name in ("sequential", "fused"))
     assert_same(one, other)
     if case == "ppo-cnn":  # pictures are not stacked: they come to the very same
         assert_same_batch(other["agent_0"]["arrays"], one["agent_0"]["arrays"])
-
-
-STEADY = [case for case in CASES if not case.endswith(("-small", "-cnn"))]
-
-
-"""Cases without jumps where rounding decides, except for pictures."""
 
 
 def small(case: str) -> Any:
@@ -100,23 +99,17 @@ def test_agents_may_sit_out_stop_early_and_have_learning_rates_of_their_own(name
             assert moved is (agent != "stops")
 
 
-@pytest.mark.parametrize(
-    ("name", "cases"),
-    [
-        *((name, ["ppo"]) for name in ("fused", "process")),
-        *(
-            pytest.param(name, STEADY, marks=pytest.mark.slow, id=f"{name}-all")
-            for name in ("fused", "thread", "process")
-        ),
-    ],
-)
-def test_two_hundred_updates_later_every_mode_has_come_to_the_same(name: str, cases: list[str]) -> None:
+ALL = [pytest.param(name, STEADY, 200, marks=pytest.mark.slow) for name in ("fused", "thread", "process")]
+
+
+@pytest.mark.parametrize(("name", "cases", "number"), [("fused", ["ppo"], 60), ("process", ["ppo"], 60), *ALL])
+def test_many_updates_later_every_mode_has_come_to_the_same(name: str, cases: list[str], number: int) -> None:
     """An agent of each case; where some are computed in one pass, two."""
     kinds = {f"{case} {twin}": small(case) for twin in range(2 if name == "fused" else 1) for case in cases}
-    one, other = (trained(mode, kinds, MANY) for mode in ("sequential", name))
+    one, other = (trained(mode, kinds, number) for mode in ("sequential", name))
     assert_same(one, other)
     for agent in kinds:
-        assert one[agent]["counters"]["updates"] == MANY
+        assert one[agent]["counters"]["updates"] == number
         if name != "fused":
             assert_same_batch(other[agent]["arrays"], one[agent]["arrays"])  # to the bit
 

@@ -9,6 +9,14 @@ after `stop`. Until then a `BehaviorPolicy`, a copy of the actor, acts for each 
 neither polls. An error of the thread is raised in the caller by the next call.
 
 With `learn_in="process"` the updates run in workers (`ProcessUpdates`) and the thread sleeps nearly all the time.
+
+Schedules decide which of several waiting agents learns first:
+
+    round_robin   the agent that has not learnt for the longest time
+    most_data     the agent with the most steps that are not learnt from yet
+    slowest       the agent whose updates take the longest
+
+An agent learns only from its own steps, so the order decides when each agent learns, never what it learns.
 """
 
 from __future__ import annotations
@@ -17,7 +25,7 @@ import copy
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,13 +36,55 @@ from torch import Tensor
 
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport, tensors_of
-from parallel_envs.learners.loops.learner_thread import Candidate, Schedule, ordered
-from parallel_envs.learners.loops.loop import by_turn
 from parallel_envs.learners.updates.mode import UpdateMode
 
 BEHAVIOUR, CORRECTED = "behaviour", "corrected"
 """Names of the arrays that `with_log_probs` adds to a plan: see `PPO.prepare`."""
 _GRACE_SECONDS = 5.0  # time for a running update to end by itself before its worker is ended
+
+
+# ---- schedules -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An agent that waits to learn."""
+
+    agent: Agent
+    num_fresh: int
+    """Steps that wait to be learnt from."""
+    seconds: float
+    """Average seconds of its updates so far."""
+    last_turn: int
+    """Turn in which it learnt last: a number that grows with every agent's update; -1: never."""
+
+
+Schedule = Callable[[Sequence[Candidate]], Sequence[Agent]]
+"""Function from the waiting agents, in the order in which they came, to the order in which they learn."""
+
+
+def _sorting(key: Callable[[Candidate], Any]) -> Schedule:
+    return lambda waiting: [one.agent for one in sorted(waiting, key=key)]
+
+
+by_turn = _sorting(lambda one: one.last_turn)
+SCHEDULES: Mapping[str, Schedule] = {
+    "round_robin": by_turn,
+    "most_data": _sorting(lambda one: (-one.num_fresh, one.last_turn)),
+    "slowest": _sorting(lambda one: (-one.seconds, one.last_turn)),
+}
+
+
+def ordered(schedule: Schedule, waiting: Sequence[Candidate]) -> list[Agent]:
+    """Return the schedule's order. Raises ValueError unless it holds each waiting agent once."""
+    order = list(schedule(waiting))
+    there = [one.agent for one in waiting]
+    if len(order) != len(there) or set(order) != set(there):
+        raise ValueError(f"schedule={schedule!r} put {there} into the order {order}. Return each of them, once.")
+    return order
+
+
+# ---- acting meanwhile ------------------------------------------------------------------------------------------------
 
 
 class BehaviorPolicy:
@@ -43,21 +93,19 @@ class BehaviorPolicy:
     def __init__(self, learner: AgentLearner) -> None:
         self._learner, self._algorithm = learner, learner.algorithm
         # The parameters of the learner are read here only, while it is not learning.
-        self.actor: Any = copy.deepcopy(learner.parameters.module.actor).requires_grad_(False)
+        self.actor: Any = copy.deepcopy(learner.parameters.module.actor).cpu().requires_grad_(False)
 
     def load(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take over these weights. Returns weights for the acting policy, with exploration as it is due."""
-        self.actor.load_state_dict(weights)
+        self.actor.load_state_dict({name: tensor.cpu() for name, tensor in weights.items()})
         actor: Any = self  # `explore` reads nothing but the attribute `actor`
         self._algorithm.explore(actor, self._learner.counters["steps"])
         return {name: tensor.clone() for name, tensor in self.actor.state_dict().items()}
 
     @torch.inference_mode()
     def with_log_probs(self, plan: Plan, *, corrected: bool) -> tuple[Plan, Any]:
-        """Return an on-policy plan with the log-probability of each action under the weights that took it.
-
-        `corrected` marks the plan's advantages as to be corrected by them. The second value is the final memory of a
-        recurrent network, None for others.
+        """Return an on-policy plan with the log-probability of each action under the weights that took it, and the
+        final memory of a recurrent network. `corrected`: the advantages are to be corrected by these probabilities.
         """
         arrays = tensors_of(plan)
         if hasattr(self.actor, "unroll"):
@@ -72,6 +120,9 @@ class BehaviorPolicy:
         if corrected:
             added[CORRECTED] = np.ones(arrays["rewards"].shape, np.bool_)
         return dataclasses.replace(plan, arrays={**plan.arrays, **added}), carry
+
+
+# ---- the thread ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)

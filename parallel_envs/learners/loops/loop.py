@@ -1,16 +1,8 @@
-"""Loops: the synchronous and the overlapping one, their figures, and what all loops share.
+"""Loops: their options, their figures, what all have in common, and the synchronous one.
 
-    sync       collect, learn, collect, learn, ...
-    overlap    collecting   rollout 1 │ rollout 2      │ rollout 3      │ ...
-               learning               │ from rollout 1 │ from rollout 2 │ ...
-
-In `overlap`, when an agent's next update is due, the loop waits for the agent's last update and only then takes its
-result. So nothing depends on how long anything took. From its second update on, an agent is exactly one update behind.
-
-An asynchronous loop ("overlap" and "free") handles a finished update in this order. First the result is recorded
-(counters, priorities, metrics), because later plans depend on it. Then the next plans are drawn, with the
-log-probabilities of actions under the weights that took them. Then the new weights are adopted for acting. An agent
-that learns on-policy adopts weights only between two of its rollouts, so one version acts throughout each rollout.
+    sync       collect, learn, collect, learn, ...                  the reference; below
+    overlap    the next rollout is collected while all learn from the last one     `asynchronous.py`
+    free       each as fast as it can, within bounds                               `asynchronous.py`
 
 Figures: compared with one after the other, at best the shorter of both times is saved: `bound` = min(collect, learn) /
 (collect + learn). `gain` is the share that was saved.
@@ -19,31 +11,185 @@ Figures: compared with one after the other, at best the shorter of both times is
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.checks import check_count
-from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.loops.learner_thread import BehaviorPolicy, Job, LearnerThread, Result
-from parallel_envs.learners.loops.loop import LoopOptions, check_agents, learning_workers
-from parallel_envs.learners.updates import MODES, ProcessUpdates
-from parallel_envs.rollouts.replay import PrioritizedReplayBuffer
-from parallel_envs.rollouts.trajectories import TrajectoryStore
-from parallel_envs.threads import one_torch_thread
+from parallel_envs.checks import choice, is_whole
+from parallel_envs.choices import LearnIn, LoopMode, ScheduleName
+from parallel_envs.engine import cores_here
+from parallel_envs.learners.agent import AgentLearner
+from parallel_envs.learners.algorithm import Agent, Count, Positive, Whole, check_fields
+from parallel_envs.learners.loops.learner_thread import SCHEDULES, Schedule
+from parallel_envs.settings import documents_fields
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners
 
 Metrics = dict[Agent, dict[str, float]]
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+
+class LoopWords(TypedDict, total=False):
+    """The fields of `LoopOptions` as keywords of `IndependentLearners.train`, with their types.
+
+    For editors and type checkers: `tests/test_choices.py` compares the two.
+    """
+
+    mode: LoopMode
+    learn_in: LearnIn
+    queue: int | None
+    max_lag: int
+    updates_per_step: float | None
+    vtrace: bool
+    schedule: ScheduleName | Schedule
+    minibatch: tuple[int, int] | None
+    worker_budget: int | None
+
+
+@documents_fields
+@dataclass(frozen=True, kw_only=True)
+class LoopOptions:
+    """Options for how collecting and learning are combined.
+
+    Threads: any number of threads may use an instance at once; an instance never changes.
+    """
+
+    mode: LoopMode = "sync"
+    """"sync": one after the other. "overlap": the next rollout is collected with the previous weights while all learn,
+    one update behind, and the same in every run. "free": collecting and learning each go on as fast as they can within
+    `queue` and `max_lag`; the result depends on timing."""
+    learn_in: LearnIn = "process"
+    """Place of learning while the caller collects. "process": in a worker; in several with update_mode="process"
+    ("auto" is "fused" where agents are alike). "thread": in a thread, for networks so large that most of the time is
+    spent inside torch. "serial": in the caller, in one thread, with the same numbers: for debugging."""
+    queue: Count | None = None
+    """"free": number of planned updates that may wait, of all agents together. Collecting waits when there are so
+    many."""
+    max_lag: Whole = 1
+    """"free": number of updates that an agent's acting weights may be behind where a rollout begins."""
+    updates_per_step: Positive | None = None
+    """"free": updates for each step beyond `learning_starts`, for agents with a replay buffer. `train_interval` says
+    when updates are due. They are never more than this ratio, and fewer only by the updates of one interval. None: one
+    update each time."""
+    vtrace: bool = False
+    """Correct PPO's advantages for actions that older weights have chosen."""
+    schedule: ScheduleName | Schedule = "round_robin"
+    """Order in which waiting agents learn: "round_robin", "most_data", "slowest", or a function (see `Schedule`)."""
+    minibatch: tuple[int, int] | None = None
+    """"free", and not with fused updates: bounds between which minibatches grow while learning is behind, and shrink
+    while learning waits. With learn_in="serial" nothing waits, and minibatches keep their size."""
+    worker_budget: Count | None = None
+    """Number of workers for environments and learning together."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not (callable(self.schedule) or self.schedule in SCHEDULES):
+            choice("schedule", self.schedule, SCHEDULES)
+        if self.mode != "free":
+            for name, default in (("queue", None), ("max_lag", 1), ("updates_per_step", None), ("minibatch", None)):
+                if (value := getattr(self, name)) != default:
+                    raise ValueError(
+                        f"{name}={value!r} contradicts mode={self.mode!r}, which is the same in every run. Leave "
+                        f"{name} out, or give mode='free'."
+                    )
+        elif self.queue is None:
+            raise ValueError("mode='free' needs a bound of its queue. Give queue=, such as twice the number of agents.")
+        sizes: Any = self.minibatch
+        if sizes is not None:
+            is_pair = isinstance(sizes, tuple | list) and len(sizes) == 2 and all(map(is_whole, sizes))
+            if not is_pair or not 0 < sizes[0] <= sizes[1]:
+                raise ValueError(f"minibatch={sizes!r} is no pair of bounds. Give two sizes, as (64, 256).")
+        if self.mode == "sync" and self.vtrace:
+            raise ValueError(
+                "vtrace=True contradicts mode='sync', in which the newest weights act. Give mode='overlap' or 'free'."
+            )
+
+
+def check_agents(options: LoopOptions, agents: Mapping[Agent, AgentLearner], update_mode: str) -> None:
+    """Raise ValueError for options that these agents cannot have."""
+    replaying = [agent for agent, one in agents.items() if not one.algorithm.on_policy]
+    if options.vtrace and replaying:
+        raise ValueError(
+            f"vtrace=True, and agent {replaying[0]!r} learns by {agents[replaying[0]].algorithm.name} from a replay "
+            "buffer, which has no probabilities of actions to correct by. Leave vtrace out, or have it learn by PPO."
+        )
+    if options.updates_per_step is not None and not replaying:
+        raise ValueError(
+            f"updates_per_step={options.updates_per_step}, and no agent learns from a replay buffer: the others make "
+            "one update for each rollout. Leave it out, or give another rollout_length."
+        )
+    if options.minibatch is None:
+        return
+    if update_mode in ("fused", "auto"):
+        raise ValueError(
+            f"minibatch={options.minibatch} with update_mode={update_mode!r}: sizes that adapt differ from agent to "
+            "agent, and fused updates need one size for all. Give update_mode='sequential', 'thread' or 'process'."
+        )
+    for learner in agents.values():
+        if options.minibatch[1] > learner.most_rows:
+            raise ValueError(
+                f"minibatch={options.minibatch} and agent {learner.agent!r} learns from {learner.most_rows} rows at "
+                "most. Give smaller bounds."
+            )
+
+
+# ---- the budget of workers -------------------------------------------------------------------------------------------
+
+_WITH_WORKERS = ("thread", "process", "auto", "fused_or_process", "fused_or_thread")
+"""Update modes that have workers also in a synchronous loop."""
+
+
+class Shares(NamedTuple):
+    """Numbers of workers for environments and for learning. A thread counts as a worker."""
+
+    envs: int
+    learning: int
+
+
+def fewest_workers(mode: str, learn_in: str, update_mode: str) -> int:
+    """Return the fewest workers with which learning can do."""
+    if mode == "sync" or learn_in == "serial":
+        return 1 if update_mode in _WITH_WORKERS else 0
+    return 1
+
+
+def share_workers(budget: int, num_envs: int, least: int, *, env_workers: int | None = None) -> Shares:
+    """Share out a budget of workers. Raises ValueError, naming the numbers, if the budget is too small.
+
+    Learning gets its minimum, `least`, environments as many of the rest as they can use, and learning what is left.
+    `num_envs` is 0 if environments are stepped in the caller. `env_workers`: their workers, if the number is fixed.
+    """
+    envs = min(num_envs, max(budget - least, 1)) if env_workers is None else env_workers
+    envs = envs if num_envs else 0
+    if envs + least > budget:
+        raise ValueError(
+            f"A budget of {budget} workers was given; environments hold {envs} and learning needs at least {least}, "
+            f"which makes {envs + least}. Give a larger budget, or environments fewer workers."
+        )
+    return Shares(envs, budget - envs if least else 0)
+
+
+def learning_workers(options: LoopOptions, learners: IndependentLearners) -> int:
+    """Return the number of workers for learning. Raises ValueError, naming the numbers, if the budget is too small."""
+    least = own = fewest_workers(options.mode, options.learn_in, learners.update_mode)
+    in_workers = options.mode != "sync" and options.learn_in == "process"
+    if learners.update_mode in (("process",) if in_workers else _WITH_WORKERS):
+        cores = len(cores_here()) - in_workers  # one core is for collecting
+        own = max(min(learners.workers or max(cores, 1), len(learners.agents)), least)
+    if options.worker_budget is None:
+        return own
+    envs = 0 if learners.envs.envs.backend == "serial" else learners.envs.num_workers
+    least = own if options.mode == "sync" else least  # an existing mode is not made smaller
+    return min(own, share_workers(options.worker_budget, envs, least, env_workers=envs).learning)
+
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
@@ -109,44 +255,6 @@ class LoopReport:
         )
 
 
-class Accounts:
-    """Collects the figures in the collecting thread. Times of learning are passed to `report`."""
-
-    def __init__(self, mode: str, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.mode, self.clock = mode, clock
-        self.seconds = {"collect": 0.0, "wait": 0.0}
-        """Seconds of collecting, and of waiting for learning."""
-        self._began = clock()
-        self._lags: dict[Agent, tuple[int, int, int, int]] = {}  # least, most, sum and count
-        self._updates: Counter[Agent] = Counter()
-
-    @contextmanager
-    def timed(self, part: str) -> Iterator[None]:
-        """Count the time of the block as "collect" or "wait"."""
-        began = self.clock()
-        try:
-            yield
-        finally:
-            self.seconds[part] += self.clock() - began
-
-    def learnt(self, agent: Agent, lags: npt.NDArray[np.int64]) -> None:
-        """Count an agent's update from transitions with these lags."""
-        self._updates[agent] += 1
-        if lags.size:
-            least, most = int(lags.min()), int(lags.max())
-            before = self._lags.get(agent, (least, most, 0, 0))
-            total, count = before[2] + int(np.sum(lags)), before[3] + lags.size
-            self._lags[agent] = min(before[0], least), max(before[1], most), total, count
-
-    def report(self, learnt: float, waited: float, lived: Mapping[Agent, int]) -> LoopReport:
-        """Return the report. `learnt`, `waited` are the seconds of learning, `lived` the steps of each agent."""
-        lags = {agent: Lag(least, total / count, most) for agent, (least, most, total, count) in self._lags.items()}
-        ratios = {agent: self._updates[agent] / max(lived[agent], 1) for agent in lags}
-        collected, collect_waited = self.seconds["collect"], self.seconds["wait"]
-        seconds = self.clock() - self._began
-        return LoopReport(self.mode, lags, ratios, collected, learnt, collect_waited, waited, seconds)
-
-
 # ---- loops -----------------------------------------------------------------------------------------------------------
 
 
@@ -158,11 +266,14 @@ class Loop(ABC):
     """
 
     def __init__(self, learners: IndependentLearners, mode: str) -> None:
-        self.learners = learners
+        self.learners, self.mode = learners, mode
         self.while_waiting: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         """Entered while collecting waits for learning. Nothing is half done during that time."""
-        self._accounts = Accounts(mode)
-        self._lived_before = {agent: one.counters["steps"] for agent, one in learners.agents.items()}
+        self.seconds = {"collect": 0.0, "wait": 0.0}
+        """Seconds of collecting, and of waiting for learning."""
+        self._began = time.perf_counter()
+        self._steps_before = {agent: one.counters["steps"] for agent, one in learners.agents.items()}
+        self._lags: dict[Agent, tuple[int, int, int, int, int]] = {}  # least, most, sum, count; number of updates
 
     @abstractmethod
     def advance(self) -> Metrics:
@@ -181,12 +292,35 @@ class Loop(ABC):
     def stop(self) -> None:  # noqa: B027  # a synchronous loop has nothing in flight
         """Stop learning: finish the running updates and drop the waiting ones. May be called again."""
 
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        """Count the time of the block as "collect" or "wait"."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] += time.perf_counter() - began
+
+    def _count(self, agent: Agent, lags: npt.NDArray[np.int64]) -> None:
+        """Count an agent's update from transitions with these lags, if there are any."""
+        least, most, total, count, updates = self._lags.get(agent, (2**62, 0, 0, 0, 0))
+        if lags.size:
+            least, most = min(least, int(lags.min())), max(most, int(lags.max()))
+            total, count = total + int(lags.sum()), count + lags.size
+        self._lags[agent] = least, most, total, count, updates + 1
+
     def report(self) -> LoopReport:
         """Return lags and times so far."""
-        lived = {
-            agent: one.counters["steps"] - self._lived_before[agent] for agent, one in self.learners.agents.items()
-        }
-        return self._accounts.report(*self._learning_seconds(), lived)
+        lags, ratios = {}, {}
+        for agent, (least, most, total, count, updates) in self._lags.items():
+            if count:
+                lags[agent] = Lag(least, total / count, most)
+                num_steps = self.learners.agents[agent].counters["steps"] - self._steps_before[agent]
+                ratios[agent] = updates / max(num_steps, 1)
+        learnt, learn_waited = self._learning_seconds()
+        collected, waited = self.seconds["collect"], self.seconds["wait"]
+        seconds = time.perf_counter() - self._began
+        return LoopReport(self.mode, lags, ratios, collected, learnt, waited, learn_waited, seconds)
 
     @abstractmethod
     def _learning_seconds(self) -> tuple[float, float]:
@@ -202,213 +336,35 @@ class Loop(ABC):
             self.learners.forget_episodes()
 
 
+class SyncLoop(Loop):
+    """Steps the environments and updates the learners in turn, in the caller. The reference for the other loops."""
+
+    def advance(self) -> Metrics:
+        with self._timed("collect"):
+            self.learners.step()
+        began = time.perf_counter()
+        metrics = self.learners.update()
+        if metrics:  # otherwise no update was due
+            self.seconds["wait"] += time.perf_counter() - began
+        for agent in metrics:
+            self._count(agent, np.zeros(1, np.int64))
+        return metrics
+
+    def _learning_seconds(self) -> tuple[float, float]:
+        return self.seconds["wait"], self.seconds["collect"]
+
+
 def open_loop(learners: IndependentLearners, options: LoopOptions) -> Loop:
     """Open the loop for these options and register it with the learners. Raises ValueError for impossible options."""
-    from parallel_envs.learners.loops.asynchronous import FreeLoop
+    from parallel_envs.learners.loops.asynchronous import FreeLoop, OverlapLoop
 
     if learners.loop is not None:
         raise RuntimeError("A loop was opened inside another of the same learners. End that one first.")
     check_agents(options, learners.agents, learners.update_mode)
     workers = learning_workers(options, learners)
     if options.mode == "sync":
+        learners.run_by()
         learners.loop = SyncLoop(learners, options.mode)
     else:
         learners.loop = (OverlapLoop if options.mode == "overlap" else FreeLoop)(learners, options, workers)
     return learners.loop
-
-
-def run_loop(
-    learners: IndependentLearners, options: LoopOptions, total_steps: int, on_update: Callable[..., Any] | None = None
-) -> LoopReport:
-    """Run a loop for so many steps: see `IndependentLearners.train`."""
-    check_count("total_steps", total_steps)
-    with open_loop(learners, options) as loop:
-        end = learners.steps + total_steps
-        while learners.steps < end:
-            if loop.advance() and on_update is not None:
-                on_update(learners)
-        if loop.settle() and on_update is not None:
-            on_update(learners)
-        return loop.report()
-
-
-class SyncLoop(Loop):
-    """Steps the environments and updates the learners in turn, in the caller. The reference for the other loops."""
-
-    def __init__(self, learners: IndependentLearners, mode: str) -> None:
-        learners.run_by()
-        super().__init__(learners, mode)
-
-    def advance(self) -> Metrics:
-        with self._accounts.timed("collect"):
-            self.learners.step()
-        began = time.perf_counter()
-        metrics = self.learners.update()
-        if metrics:  # otherwise no update was due
-            self._accounts.seconds["wait"] += time.perf_counter() - began
-        for agent in metrics:
-            self._accounts.learnt(agent, np.zeros(1, np.int64))
-        return metrics
-
-    def _learning_seconds(self) -> tuple[float, float]:
-        return self._accounts.seconds["wait"], self._accounts.seconds["collect"]
-
-
-class AsyncLoop(Loop):
-    """Collects in the caller while updates run elsewhere."""
-
-    merges_rounds: ClassVar[bool] = False
-    """Whether waiting rounds may be merged: see `LearnerThread`."""
-    copies_plans: ClassVar[bool] = False
-    """Whether plans are copied. Otherwise a plan is valid until the agent's next one is drawn."""
-
-    def __init__(self, learners: IndependentLearners, options: LoopOptions, workers: int) -> None:
-        super().__init__(learners, options.mode)
-        self.options = options
-        self._planned = {agent: one.version for agent, one in learners.agents.items()}
-        self._lived = dict(self._lived_before)
-        self._behavior = {agent: BehaviorPolicy(one) for agent, one in learners.agents.items()}
-        kinds, update_mode = {one.algorithm.signature for one in learners.agents.values()}, learners.update_mode
-        fuses = update_mode == "fused" or (update_mode == "auto" and len(kinds) < len(learners.agents))
-        where, inner = options.learn_in, "fused" if fuses else "sequential"
-        if where == "process":
-            limits = workers, learners.update_timeout, inner
-            mode = learners.run_by((where, workers, inner), lambda own: ProcessUpdates(own, *limits))
-            assert isinstance(mode, ProcessUpdates)
-            mode.resume()
-            at_once = fuses or workers > 1
-        else:
-            here = "thread" if where == update_mode == "thread" else inner
-            mode = learners.run_by((where, workers, here), lambda own: MODES[here](own, workers))
-            at_once = here != "sequential"
-        self._one_thread = one_torch_thread()  # two threads use torch now, and its number of threads is one for both
-        self._one_thread.__enter__()
-        self.updates = LearnerThread(
-            mode, options.order, at_once=at_once, merge=self.merges_rounds, inline=options.learn_in == "serial"
-        )
-        self._stopped = False
-
-    # ---- parts of `advance` -----------------------------------------------------------------------------------------
-
-    def _next_job(self, agent: Agent) -> Job | None:
-        """Draw an agent's next update. Returns None if the agent has not lived since its last update."""
-        learner = self.learners.agents[agent]
-        if not learner.algorithm.on_policy:
-            plan, versions = learner.plan(), np.array([learner.acting_version])
-        else:
-            versions = learner.stamps[: learner.memory.num_steps].copy()
-            plan = learner.plan()
-            if plan is None:
-                return None
-            if "valid" not in plan.arrays:
-                raise ValueError(
-                    f"Agent {agent!r}: plans of {type(learner.algorithm).__name__} have no `valid`, so the age of "
-                    "their steps is unknown. Train it in mode='sync', or have its plans say which steps were lived, as "
-                    "PPO's do."
-                )
-            versions = np.repeat(versions, plan.arrays["valid"].sum(1))
-            plan, learner.carry = self._behavior[agent].with_log_probs(plan, corrected=self.options.vtrace)
-        assert plan is not None
-        if self.copies_plans:
-            plan = dataclasses.replace(plan, arrays={name: np.array(array) for name, array in plan.arrays.items()})
-        steps = learner.counters["steps"]
-        num_added = 0 if isinstance(learner.memory, TrajectoryStore) else learner.memory.num_added
-        job = Job(agent, plan, versions, self._planned[agent], steps - self._lived[agent], num_added)
-        self._planned[agent] += 1
-        self._lived[agent] = steps
-        return job
-
-    def _record(self, results: Sequence[Result]) -> Metrics:
-        """Record finished updates in counters, metrics and priorities. The acting weights stay the same."""
-        for result in results:
-            job, taught = result.job, result.report.taught
-            learner = self.learners.agents[job.agent]
-            learner.finish(dataclasses.replace(result.report, carry=None, taught=None), job.plan)
-            if taught is not None and isinstance(learner.memory, PrioritizedReplayBuffer):
-                # `drawn_at` leaves out steps that have been overwritten since the plan was drawn.
-                learner.memory.update_priorities(job.plan.arrays["indices"], taught, drawn_at=job.num_added)
-            self._accounts.learnt(job.agent, job.lags)
-        return {result.job.agent: self.learners.agents[result.job.agent].metrics for result in results}
-
-    def _adopt(self, results: Sequence[Result]) -> None:
-        """Act with the new weights. Raises `Diverged` and `UpdateFailed` as `IndependentLearners.update` does."""
-        for round_ in rounds_of(results):
-            newest = {result.job.agent: self._behavior[result.job.agent].load(result.weights) for result in round_}
-            self.learners.act_with(newest)
-            self.learners.tell_of({result.job.agent: result.report for result in round_})
-
-    def _wait(self, is_so: Callable[[LearnerThread], bool]) -> None:
-        """Wait until this holds for the submitted updates."""
-        seconds = self._accounts.seconds
-        waited = seconds["wait"]
-        with self._accounts.timed("wait"), self.while_waiting():
-            self.updates.wait_until(is_so)
-        self.learners.seconds["update"] += seconds["wait"] - waited
-
-    # ---- a loop -----------------------------------------------------------------------------------------------------
-
-    def settle(self) -> Metrics:
-        if self._stopped:
-            return {}
-        self._wait(lambda updates: not updates.num_unfinished())
-        results = self.updates.take()
-        metrics = self._record(results)
-        self.changed(self.learners.agents)
-        memories = [self.learners.agents[result.job.agent].memory for result in results]
-        if any(isinstance(memory, TrajectoryStore) and memory.num_steps > 0 for memory in memories):
-            self.learners.forget_episodes()  # in mid-rollout: the rest of it must not be acted by other weights
-        for round_ in rounds_of(results):
-            self.learners.tell_of({result.job.agent: result.report for result in round_})
-        return metrics
-
-    def changed(self, agents: Iterable[Agent]) -> None:
-        learners = {agent: self.learners.agents[agent] for agent in agents}
-        for agent, learner in learners.items():
-            self._planned[agent], self._lived[agent] = learner.version, learner.counters["steps"]
-        fresh = {agent: self._behavior[agent].load(one.acting_weights()) for agent, one in learners.items()}
-        self.learners.act_with(fresh)
-
-    def stop(self) -> None:
-        if self._stopped:
-            return
-        self._stopped = True
-        self.updates.stop()
-        results = self.updates.take()
-        self._record(results)
-        self.learners.updates += len(rounds_of(results))
-        self._one_thread.__exit__(None, None, None)
-        if not self.learners.closed:
-            self.changed(self.learners.agents)
-
-    def _learning_seconds(self) -> tuple[float, float]:
-        return self.updates.seconds, self.updates.waited
-
-
-class OverlapLoop(AsyncLoop):
-    """Collects one update ahead of learning, with the same result in every run."""
-
-    def advance(self) -> Metrics:
-        with self._accounts.timed("collect"):
-            self.learners.step()
-        due = [agent for agent, one in self.learners.agents.items() if one.ready]
-        if not due:
-            return {}
-        self._wait(lambda updates: not updates.num_unfinished(due))
-        with self._accounts.timed("collect"):
-            results = self.updates.take(due)
-            metrics = self._record(results)
-            jobs = [job for agent in due if (job := self._next_job(agent)) is not None]
-            self._adopt(results)
-        if jobs:
-            self.updates.submit(jobs)
-        return metrics
-
-
-def rounds_of(results: Sequence[Result]) -> list[list[Result]]:
-    """Split results, in order, into rounds of different agents."""
-    rounds: list[list[Result]] = []
-    for result in results:
-        if not rounds or any(result.job.agent == other.job.agent for other in rounds[-1]):
-            rounds.append([])
-        rounds[-1].append(result)
-    return rounds

@@ -20,12 +20,12 @@ from torch import Tensor, fx, nn
 from parallel_envs.engine import Failure
 from parallel_envs.learners.algorithm import (
     Agent,
-    Algorithm,
     Batch,
     Metrics,
     Plan,
     UpdateReport,
     finish_update,
+    minibatch,
     plan_tensors,
     take_steps,
     tensors_of,
@@ -41,8 +41,6 @@ _MOST_WORK = 6_000_000  # multiplications in one agent's step, up to which one p
 _USUAL_ROWS = 256  # rows of a minibatch, if the config of a user's own algorithm does not name them
 _UPDATES_BEFORE_TRACING = 3  # tracing a loss takes as long as several updates
 _MOST_CONSTANT = 65_536  # numbers in a constant of a traced loss: a larger one is not worth its memory
-
-Gradients = Callable[..., tuple[Tensor, list[Tensor], Metrics]]
 
 
 class FusedUpdates(UpdateMode):
@@ -75,10 +73,8 @@ class FusedUpdates(UpdateMode):
 
 
 def is_worth_fusing(all_parameters: Mapping[Agent, AgentParameters]) -> bool:
-    """Return whether one pass for all agents is likely to be quicker than workers that learn side by side.
-
-    True for alike agents whose steps are so small that most of the time is the overhead of calls into torch. The answer
-    follows from the networks and minibatches alone. Nothing is measured, so the answer is the same in every run.
+    """Return whether one pass for all agents is likely to be quicker than workers that learn side by side: agents are
+    alike, and most of the time of their steps is the overhead of calls into torch. The same in every run.
     """
     algorithms = [parameters.algorithm for parameters in all_parameters.values()]
     if len(all_parameters) < 2 or len({one.signature for one in algorithms}) > 1 or not algorithms[0].stackable:
@@ -112,15 +108,25 @@ class FusedGroup:
         self.all_parameters = list(all_parameters)
         self.leader = self.all_parameters[0]
         self.matrix = ParameterMatrix.stacked([parameters.matrix for parameters in self.all_parameters])
-        self._buffers = [
-            dict(parameters.module.named_buffers(remove_duplicate=False)) for parameters in self.all_parameters
-        ]
+        modules = [parameters.module for parameters in self.all_parameters]
+        self._buffers = [dict(module.named_buffers(remove_duplicate=False)) for module in modules]
         self._num_updates = 0
-        self._see = torch.vmap(_functional(self.leader, "see"))
-        self._gradients = stacked_gradients(self.leader)
         self._is_traced = not self.leader.algorithm.traceable
+        self._see = torch.vmap(_functional(self.leader, "see"))
         self._gradient = torch.zeros_like(self.matrix.weights)
-        self._spare = self._gradient[:, : self.leader.layout.num_spare].clone()
+        loss = _functional(self.leader, "loss")
+
+        def loss_and_metrics(weights: Batch, fixed: Batch, batch: Batch) -> tuple[Tensor, tuple[Tensor, Metrics]]:
+            value, metrics = loss({**weights, **fixed}, batch)
+            return value, (value.detach(), metrics)
+
+        stacked = torch.vmap(torch.func.grad(loss_and_metrics, has_aux=True))
+
+        def gradients(weights: Batch, fixed: Batch, batch: Batch) -> tuple[Tensor, list[Tensor], Metrics]:
+            by_name, (losses, metrics) = stacked(weights, fixed, batch)
+            return losses, [by_name[name].flatten(1) for name in weights], metrics
+
+        self._gradients: Callable[..., tuple[Tensor, list[Tensor], Metrics]] = gradients
 
     def update(self, plans: Sequence[Plan]) -> list[UpdateReport]:
         """Update all agents of the group. If this raises, the numbers of all agents are unchanged."""
@@ -129,75 +135,56 @@ class FusedGroup:
             if parameters.matrix.weights.data_ptr() != row.weights.data_ptr():  # another group has moved them since
                 parameters.move_to(row)
         self._num_updates += 1
-        arrays = [tensors_of(plan) for plan in plans]
+        device = self.matrix.weights.device
+        arrays = [tensors_of(plan, device) for plan in plans]
         with undo_on_error(self.all_parameters, self.matrix) as before:
             algorithms, layout = [parameters.algorithm for parameters in self.all_parameters], self.leader.layout
             weights = views(layout.trained, self.matrix.weights)
             fixed = views(layout.targets, self.matrix.targets)
-            fixed |= {name: torch.stack([own[name] for own in self._buffers]) for name in self._buffers[0]}
-            together = {name: torch.stack([own[name] for own in arrays]) for name in arrays[0]}
+            fixed |= _stacked(self._buffers)
+            together = _stacked(arrays)
             with torch.no_grad():
                 data = algorithms[0].prepare(self._see({**weights, **fixed}, together), together)
             del together  # the steps need the prepared data only
             carries: Any = data.pop(CARRY, [None] * len(plans))
             num_rows = data[next(iter(data))].shape[1]
-            stacked = {name: tensor.flatten(0, 1) for name, tensor in data.items()}
-            drawn = [plan_tensors(plan) for plan in plans]
-            starts = torch.arange(len(plans))[:, None] * num_rows
-            picks = torch.stack([own["picks"] for own in drawn], 1) + starts  # (steps, agents, rows)
-            others = {name: torch.stack([own[name] for own in drawn], 1) for name in drawn[0] if name != "picks"}
+            data = {name: tensor.flatten(0, 1) for name, tensor in data.items()}  # agents one below another
+            drawn = _stacked([plan_tensors(plan, device) for plan in plans], 1)  # (steps, agents, rows)
+            drawn["picks"] += torch.arange(len(plans), device=device)[:, None] * num_rows
+            spare = torch.zeros(len(plans), layout.num_spare, device=device)
 
             def evaluate(step: int) -> tuple[Tensor, Metrics, Tensor]:
-                flat = picks[step].flatten()
-                batch = {
-                    name: tensor.index_select(0, flat).view(*picks.shape[1:], *tensor.shape[1:])
-                    for name, tensor in stacked.items()
-                }
-                batch |= {name: tensor[step] for name, tensor in others.items()}
+                batch = minibatch(data, drawn, step)
                 with torch.no_grad():
                     if not self._is_traced and self._num_updates >= _UPDATES_BEFORE_TRACING:
                         self._gradients = traced(self._gradients, weights, fixed, batch)
                         self._is_traced = True
                     losses, parts, metrics = self._gradients(weights, fixed, batch)
-                    torch.cat([*parts, self._spare], 1, out=self._gradient)
+                    torch.cat([*parts, spare], 1, out=self._gradient)
                 return losses, metrics, self._gradient
 
             reports = take_steps(algorithms, plans, self.matrix, before, evaluate)
             return [finish_update(*each) for each in zip(self.all_parameters, reports, arrays, carries, strict=True)]
 
 
-def stacked_gradients(parameters: AgentParameters) -> Gradients:
-    """Return a function from stacked parameters and minibatches to losses, gradients and metrics, a row per agent."""
-    call = _functional(parameters, "loss")
-
-    def loss(weights: Batch, fixed: Batch, batch: Batch) -> tuple[Tensor, tuple[Tensor, Metrics]]:
-        value, metrics = call({**weights, **fixed}, batch)
-        return value, (value.detach(), metrics)
-
-    one = torch.func.grad(loss, has_aux=True)
-
-    def all_rows(weights: Batch, fixed: Batch, batch: Batch) -> tuple[Tensor, list[Tensor], Metrics]:
-        gradients, (losses, metrics) = torch.vmap(one)(weights, fixed, batch)
-        return losses, [gradients[name].flatten(1) for name in weights], metrics
-
-    return all_rows
-
-
-class _Method(nn.Module):
-    """Wraps a method of an algorithm as a module, so that `functional_call` can put in other parameters."""
-
-    def __init__(self, algorithm: Algorithm, method: str, module: nn.Module) -> None:
-        super().__init__()
-        self.algorithm, self.method, self.module = algorithm, method, module
-
-    def forward(self, arguments: Batch) -> Any:
-        return getattr(self.algorithm, self.method)(self.module, arguments)
+def _stacked(each: Sequence[Mapping[str, Tensor]], axis: int = 0) -> Batch:
+    return {name: torch.stack([own[name] for own in each], axis) for name in each[0]}
 
 
 def _functional(parameters: AgentParameters, method: str) -> Callable[[Batch, Batch], Any]:
     """Return a method of the algorithm as a function of the module's tensors and the method's arguments."""
-    # A copy of the module, because its tensors are swapped in and out.
-    whole = _Method(parameters.algorithm, method, copy.deepcopy(parameters.module))
+
+    class Method(nn.Module):
+        """Computes the method when it is called, so that `functional_call` can put in other tensors."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = copy.deepcopy(parameters.module)  # its tensors are swapped in and out
+
+        def forward(self, arguments: Batch) -> Any:
+            return getattr(parameters.algorithm, method)(self.module, arguments)
+
+    whole = Method()
 
     def call(tensors: Batch, arguments: Batch) -> Any:
         named = {f"module.{name}": tensor for name, tensor in tensors.items()}

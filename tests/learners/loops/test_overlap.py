@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
+from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import IndependentLearners
 from parallel_envs.learners.agent import LearnerPolicy
 from parallel_envs.learners.algorithm import update_one
@@ -64,10 +66,9 @@ def test_sync_and_overlap_are_the_same_to_the_bit_whatever_the_timing(case: str)
     weights = [states["blue"]["arrays"]["weights"] for states in (expected, by_turns)]
     assert not np.array_equal(*weights)
     assert expected["blue"]["counters"] == by_turns["blue"]["counters"]
-    for seed in (1, 2):
-        with learners(CASES[case]) as made, unhurried(made, seed, mode="overlap") as loop:
-            advance(loop, STEPS)
-            assert_same_batch(made.states(), expected)
+    with learners(CASES[case]) as made, unhurried(made, 1, mode="overlap") as loop:
+        advance(loop, STEPS)
+        assert_same_batch(made.states(), expected)
 
 
 @pytest.mark.parametrize("case", ["ppo and sac", "gru and ppo"])
@@ -179,24 +180,16 @@ def test_plans_say_how_likely_actions_were_for_the_weights_that_took_them(
                     np.testing.assert_allclose(arrays["behaviour"][step][rows], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "how", [{"mode": "overlap"}, pytest.param({"mode": "free", "queue": 4, "max_lag": 2}, marks=pytest.mark.slow)]
-)
-def test_agents_get_better_while_they_collect(how: Any) -> None:
-    with learners({"red": PPO, "blue": PPO}) as made:
-        made.train(1600, learn_in="thread", vtrace=True, **how)
-        assert made.returns()["red"] > 3.5  # 2.5 by chance, 5 at best
-
-
-@pytest.mark.parametrize("vtrace", [False, True])
-def test_fused_updates_come_to_the_same(vtrace: bool) -> None:
-    found = []
-    for mode in ("sequential", "fused"):
-        with learners({"red": PPO, "blue": PPO}, update_mode=mode) as made:
+def test_fused_updates_come_to_the_same_with_and_without_vtrace_which_makes_a_difference() -> None:
+    found: dict[bool, list[Any]] = {}
+    for vtrace, mode in itertools.product((False, True), ("sequential", "fused")):
+        with learners({"red": PPO, "blue": PPO}, update_mode=cast(UpdateModeName, mode)) as made:
             made.train(160, mode="overlap", learn_in="thread", vtrace=vtrace)
-            found.append({agent: state["arrays"]["weights"] for agent, state in made.states().items()})
-    for agent, own in found[0].items():
-        np.testing.assert_allclose(found[1][agent], own, atol=1e-5)
+            own = [state["arrays"]["weights"] for state in made.states().values()]
+            found.setdefault(vtrace, []).append(np.concatenate(own, 1))
+    for one, other in found.values():
+        np.testing.assert_allclose(other, one, atol=1e-5)
+    assert abs(found[True][0] - found[False][0]).max() > 1e-3
 
 
 class Tired(Pressing):
