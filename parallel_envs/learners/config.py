@@ -18,19 +18,11 @@ import dataclasses
 import json
 import re
 import typing
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from parallel_envs import spelling
 from parallel_envs.choices import (
@@ -42,7 +34,7 @@ from parallel_envs.choices import (
     ScheduleName,
     Strategy,
     UpdateModeName,
-)
+)  # fmt: skip
 from parallel_envs.env_files import absolute
 from parallel_envs.yaml_files import DEEPEST, explain, right_setting, settings_in, value_of
 from parallel_envs.yaml_files import BadSettings as BadSettings
@@ -88,6 +80,9 @@ class Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+AnyBlock = TypeVar("AnyBlock", bound=Block)
+
+
 class ParallelBlock(Block):
     """The block `parallel`: few settings for what runs in parallel. `applied` translates it into the other settings."""
 
@@ -110,12 +105,10 @@ class ParallelBlock(Block):
 
     def applied(self) -> dict[str, Any]:
         """Return the block in the words of the other settings."""
-        mode = "overlap" if self.async_learning else "sync"
-        if isinstance(self.async_learning, str):
-            mode = self.async_learning
+        modes: dict[Any, str] = {True: "overlap", False: "sync"}
         workers = ("thread" if self.use_threads else "process") if self.enabled else "sequential"
         return {
-            "mode": mode,
+            "mode": modes.get(self.async_learning, self.async_learning),
             "train_interval": self.train_interval,
             # fused updates round differently, so they are also used where nothing runs in parallel
             "update_mode": f"fused_or_{workers}" if self.parallel_training else "sequential",
@@ -276,12 +269,17 @@ def replaced(content: Mapping[str, Any], path: Sequence[str], value: Any) -> dic
     return {**content, first: replaced(inner, rest, value)}
 
 
+def read_block(kind: type[AnyBlock], content: Any, where: str, right: Callable[[str], str]) -> AnyBlock:
+    """Return a block of settings. Raises BadSettings with a line for each mistake. `right`: see `explain`."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise BadSettings("\n  ".join([f"In {where}:", *(explain(one, right) for one in error.errors())])) from None
+
+
 def read_settings(content: Mapping[str, Any], where: str = "the settings") -> TrainSettings:
     """Return the settings in a dict. Raises BadSettings with a line for each mistake."""
-    try:
-        return TrainSettings.model_validate(content).applied()
-    except ValidationError as error:
-        raise BadSettings("\n  ".join([f"In {where}:", *(explain(one, _right) for one in error.errors())])) from None
+    return read_block(TrainSettings, content, where, _right).applied()
 
 
 def read_parallel(given: Any) -> dict[str, Any]:
@@ -289,11 +287,7 @@ def read_parallel(given: Any) -> dict[str, Any]:
     block = given["parallel"] if isinstance(given, Mapping) and given.keys() == {"parallel"} else given
     if not isinstance(block, Mapping):
         raise BadSettings(f"parallel={block!r} is not a block of settings. Give a dict such as {{'enabled': True}}.")
-    try:
-        return ParallelBlock.model_validate(block).applied()
-    except ValidationError as error:
-        lines = [explain(one, lambda name: _right(f"parallel.{name}")) for one in error.errors()]
-        raise BadSettings("\n  ".join(["In `parallel`:", *lines])) from None
+    return read_block(ParallelBlock, block, "`parallel`", lambda name: _right(f"parallel.{name}")).applied()
 
 
 def _right(path: str) -> str:

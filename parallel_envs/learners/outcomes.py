@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from parallel_envs.extras import as_argument, is_installed, shell_command
+from parallel_envs.files import write_json
 from parallel_envs.learners.progress import duration
 from parallel_envs.learners.run_folder import (
     BOARD,
@@ -28,7 +29,6 @@ from parallel_envs.learners.run_folder import (
     newest_checkpoint,
     read_metrics,
     settings_of,
-    write_json,
 )
 
 Ended = Literal["budget", "ctrl-c", "error", "unknown"]

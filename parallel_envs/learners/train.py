@@ -16,7 +16,6 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -81,13 +80,10 @@ def begin(config: str | Path | None, overrides: Sequence[str] = ()) -> Path:
         algorithms = [ALGORITHMS[type(one.config)].name for one in learners.agents.values()]
         folder = settings.folder or new_folder_in_runs(settings.env, algorithms, settings.seed)
         described = completed(settings, configs_by_name()).described()
-        with Run.create(folder, described, seed=settings.seed, **_run_options(settings)) as run:
+        options = {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
+        with Run.create(folder, described, seed=settings.seed, **options) as run:
             _Training(learners, settings, run, console).run_to_end()
     return folder
-
-
-def _run_options(settings: TrainSettings) -> dict[str, Any]:
-    return {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
 
 
 @contextlib.contextmanager
@@ -108,8 +104,7 @@ def build_learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
                 try:
                     shares = share_workers(settings.worker_budget, in_workers, least, env_workers=asked)
                 except ValueError as error:
-                    text = f"`worker_budget` (in the block `parallel`: `num_workers`): {error}"
-                    raise ValueError(text) from error
+                    raise ValueError(f"`worker_budget` (in the block `parallel`: `num_workers`): {error}") from error
                 limit, learning_workers = shares.envs, shares.learning or None
             factory = env_factory(settings.env, settings.env_kwargs, settings.turns)
             envs = MultiAgentEnvManager(
@@ -204,7 +199,8 @@ def go_on(
             check_learnt({agent: state["counters"] for agent, state in agents.items()})
             return Path(folder)
         with build_learners(settings) as learners:
-            run, checkpoint = Run.resume(folder, **_run_options(settings))
+            options = {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
+            run, checkpoint = Run.resume(folder, **options)
             with run:
                 try:
                     learners.load(checkpoint)

@@ -161,7 +161,6 @@ READERS = {
             "learners/loops/loop.py",
             "learners/loops/learner_thread.py",
             "learners/meta/learner.py",  # tells what took how long
-            "learners/meta/player.py",  # the same
             "learners/train.py",  # the same
             "learners/updates/auto.py",
         ],

@@ -18,14 +18,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic_core import PydanticSerializationError
 
 from parallel_envs import spelling
 from parallel_envs.choices import Backend, OnDivergence
 from parallel_envs.env_files import absolute
-from parallel_envs.learners.config import BadSettings, Block, FailureSettings, replaced
-from parallel_envs.yaml_files import explain, right_setting, settings_in
+from parallel_envs.learners.config import BadSettings, Block, FailureSettings, read_block, replaced
+from parallel_envs.yaml_files import right_setting, settings_in
 
 
 class EnvBlock(FailureSettings):
@@ -175,15 +175,7 @@ def load_settings(given: Any, overrides: Mapping[str, Any] | None = None) -> Met
     content = dict(given) if isinstance(given, Mapping) else settings_in(given, BadSettings)
     for key, value in (overrides or {}).items():
         content = replaced(content, key.split("."), value)
-    try:
-        settings = MetaSettings.model_validate(content)
-    except ValidationError as error:
-        raise BadSettings("\n  ".join([f"In {where}:", *(explain(one, _right) for one in error.errors())])) from None
-    _check_contradictions(settings)
-    return settings
-
-
-def _check_contradictions(settings: MetaSettings) -> None:
+    settings = read_block(MetaSettings, content, where, _right)
     env, train, policy = settings.env, settings.train, settings.policy
     if env.env_type != "meta":
         raise BadSettings(f"`env.env_type: {env.env_type}` is unknown. {spelling.advice(env.env_type, ['meta'])}")
@@ -208,6 +200,7 @@ def _check_contradictions(settings: MetaSettings) -> None:
             raise BadSettings(
                 f"`train.{field}` is for dqn and sac: PPO learns once from each iteration's own rollouts. Leave it out."
             )
+    return settings
 
 
 def _right(path: str) -> str:

@@ -119,11 +119,12 @@ class FastWeights(nn.Module):
         reading = (address.unsqueeze(-1) * matrix).sum(-2)
         return self.head(torch.cat([seen, reading], -1)), (address, matrix)
 
-    def remembered(self, features: Tensor, begins: Tensor | None = None) -> Tensor:
+    def unroll(self, features: Tensor, begins: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         """Return the encoded observation and the reading of each step of rollouts from their beginnings.
 
         Step t reads what step s wrote with a weight that is the product of its address and the address before s. So no
         matrix is built, and all steps are computed at once. Where `begins`, another rollout begins in the same row.
+        `memory` is unused: the arguments are those of `Recurrent.unroll`.
         """
         seen = self.encoder(features)
         addresses = torch.softmax(self.keys(seen), -1)
@@ -136,9 +137,7 @@ class FastWeights(nn.Module):
             shares = torch.where(which.unsqueeze(-1) == which.unsqueeze(-2), shares, 0.0)
         return torch.cat([seen, shares @ self.values(seen)], -1)
 
-    def unroll(self, features: Tensor, begins: Tensor, memory: Tensor) -> Tensor:
-        """Do as `remembered`. The arguments are those of `Recurrent.unroll`; `memory` is unused."""
-        return self.remembered(features, begins)
+    remembered = unroll
 
 
 MemoryNetwork = TwoStepGRU | FastWeights
@@ -294,7 +293,6 @@ class MemoryPPO(PPO):
     a single linear layer cannot read the sums in the memory.
     """
 
-    name: ClassVar[str] = "ppo"
     remembers: ClassVar[bool] = False
     memory = GRU
 
@@ -407,16 +405,11 @@ class MemoryDQN(DQN):
         value = values[:, :-1].gather(-1, batch["actions"].unsqueeze(-1)).squeeze(-1)
         aim = batch["rewards"]
         if self.config.discount > 0:
-            aim = aim + batch["discounts"] * self._values_after(module, batch["chain"], values.detach())
+            with torch.no_grad():
+                slow = module.target(batch["chain"])[:, 1:]
+                best = (values[:, 1:] if self.config.double else slow).argmax(-1, keepdim=True)
+            aim = aim + batch["discounts"] * slow.gather(-1, best).squeeze(-1)
         return value, torch.where(batch["weights"] > 0, aim - value, 0.0)
-
-    @torch.no_grad()
-    def _values_after(self, module: Any, chain: Tensor, values: Tensor) -> Tensor:
-        """Return the value of the best action after each step."""
-        slow = module.target(chain)[:, 1:]
-        best = (values[:, 1:] if self.config.double else slow).argmax(-1, keepdim=True)
-        found: Tensor = slow.gather(-1, best).squeeze(-1)
-        return found
 
 
 class RecurrentCritic(nn.Module):
