@@ -72,16 +72,6 @@ def test_nothing_is_remembered_across_the_beginning_of_a_rollout() -> None:
     np.testing.assert_allclose(stepped(one, features, begins).detach().numpy(), np.stack(wanted), atol=1e-5)
 
 
-def test_padding_after_a_rollouts_end_changes_nothing_before_it() -> None:
-    one, features = network(), rollouts()
-    filled = features.clone()
-    filled[1, 4:] = 0.0
-    filled[2, 2:] = 1e6
-    for row, end in enumerate((STEPS, 4, 2)):
-        assert torch.equal(one(filled)[row, :end], one(features)[row, :end])
-        assert end == STEPS or not torch.equal(one(filled)[row, end], one(features)[row, end])
-
-
 SEEN = Box(-np.inf, np.inf, (4,), np.float32)
 forms = pytest.mark.parametrize("form", [GRU, MemoryConfig("fast_weights", 5, 6)], ids=["gru", "fast weights"])
 LENGTHS = (3, 5, 2, 4)
@@ -171,18 +161,6 @@ def test_the_losses_of_sac_move_each_its_own_part(arch: AGENT_ARCHS, form: Memor
     assert any(remembers in name for name in moved if name.startswith("critics"))
     assert any(remembers in name for name in moved if name.startswith("actor")) is (arch is AGENT_ARCHS.Memory)
     assert all(value.isfinite() for value in metrics.values())
-
-
-def test_the_observation_before_is_seen_as_well_and_none_before_the_first() -> None:
-    one = parameters(DQN, Discrete(3))
-    chain = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0))
-    other = chain.clone()
-    other[:, 0] += 1.0
-    actor, memory = one.module.actor, torch.zeros(1, one.module.actor.body.size)
-    with torch.no_grad():
-        seen = [actor(chain[:, 1], (memory, before[:, 0]))[0] for before in (chain, other)]
-        assert not torch.equal(*seen)
-        assert torch.equal(actor.initial_state(1)[1], torch.zeros(1, 4))
 
 
 def test_memories_of_dqn_fade_over_one_step_to_so_many() -> None:
