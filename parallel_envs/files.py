@@ -100,8 +100,8 @@ def short_name(name: str, at_most: int) -> str:
 def place_of(folder: str | Path) -> Path:
     """Return the path where a folder is, or will be created, with links resolved. The links stay as they are.
 
-    ValueError for a path that does not end with a name, such as "." or "..": the folder behind it may be in use and
-    could not be replaced. FileExistsError for a link that leads back to itself.
+    ValueError for a path without a name, such as "." or "..": the folder behind it may be in use and could not be
+    replaced. FileExistsError for a link that leads back to itself.
     """
     if Path(folder).name in ("", ".."):
         raise ValueError(f"{str(folder)!r} names no folder that could be written anew. Give one a name of its own.")

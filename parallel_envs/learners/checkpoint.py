@@ -316,10 +316,7 @@ def form_of(parameters: AgentParameters) -> dict[str, Any]:
 
 
 def check_fits(state: Any, own: State, agent: Agent, where: str | Path) -> None:
-    """Raise BadCheckpoint unless a state has the architecture of an agent's own state: its form and all its arrays.
-
-    The settings of learning (learning rate, discount) may differ.
-    """
+    """Raise BadCheckpoint unless a state has the architecture of an agent's own: its form and all its arrays."""
     if odd := misfits(state, own):
         settings = ""
         if isinstance(state["config"], dict) and isinstance(own["config"], dict):

@@ -243,30 +243,28 @@ class TrainSettings(EnvSettings):
 def load_settings(
     path: str | Path | None, overrides: Sequence[str] = (), otherwise: Mapping[str, Any] | None = None
 ) -> TrainSettings:
-    """Read the settings of a YAML file, with some replaced: `seed=3`, `algorithm.learning_rate=0.001`.
-
-    `path`: None if the overrides contain everything.
-    `otherwise`: values for settings that neither the file nor an override has.
-    """
+    """Read the settings of a YAML file, or of `overrides` alone (`seed=3`). `otherwise` has values for the rest."""
     content = dict(otherwise or {})
     if path is not None:
         content |= settings_in(path, BadSettings)
         if isinstance(content.get("env"), str):
             content["env"] = absolute(content["env"], beside=Path(path).parent)
-    for path_within, value in read_overrides(overrides).items():
-        content = replaced(content, path_within.split("."), value)
+    content = replaced(content, read_overrides(overrides))
     return read_settings(content, " with ".join(filter(None, [str(path or ""), " ".join(overrides)])))
 
 
-def replaced(content: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
-    """Return a copy of settings with another value at a path."""
-    first, *rest = path
-    if not rest:
-        return {**content, first: value}
-    inner = content.get(first, {})
-    if not isinstance(inner, Mapping):
-        raise BadSettings(f"The override `{'.'.join(path)}` leads into `{first}`, which holds no settings.")
-    return {**content, first: replaced(inner, rest, value)}
+def replaced(content: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of settings with other values at some paths: `{"train.num_iters": 3}`."""
+    copied = dict(content)
+    for path, value in values.items():
+        block, (*names, last) = copied, path.split(".")
+        for name in names:
+            inner = block.get(name, {})
+            if not isinstance(inner, Mapping):
+                raise BadSettings(f"The override `{path}` leads into `{name}`, which holds no settings.")
+            block[name] = block = dict(inner)
+        block[last] = value
+    return copied
 
 
 def read_block(kind: type[AnyBlock], content: Any, where: str, right: Callable[[str], str]) -> AnyBlock:
@@ -309,8 +307,7 @@ def _right(path: str) -> str:
 def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the values of `seed=3` and `train.num_iters=10`, by the names before the `=`.
 
-    Raises BadSettings for one that would undo an earlier one: a setting that is given twice is a mistake, as in a file.
-    Only a part of a block that was replaced as a whole may be named after the block.
+    A setting that is given twice is a mistake (BadSettings), except a part of a block that was replaced before.
     """
     values = {}
     for number, override in enumerate(overrides):
@@ -357,10 +354,9 @@ def algorithm_configs(settings: TrainSettings, agents: Iterable[Agent], kinds: K
 
 
 def completed(settings: TrainSettings, kinds: Kinds) -> TrainSettings:
-    """Return the settings with all fields of the algorithms' configs, including defaults.
+    """Return the settings with all fields of the algorithms' configs, so that later defaults do not change the run.
 
-    A run's folder contains these settings, so that it stays correct when a default changes in a later version. An agent
-    with the common algorithm keeps only its differences: the rest stands in `algorithm`.
+    An agent with the common algorithm keeps only its differences: the rest stands in `algorithm`.
     """
 
     def complete(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -392,10 +388,7 @@ def _with_interval(settings: TrainSettings, block: Mapping[str, Any], kinds: Kin
 
 
 def read_config(given: Mapping[str, Any], where: str, kinds: Kinds, outside: Collection[str] = ()) -> Any:
-    """Return the config of `name` and the other fields. Raises BadSettings, naming the nearest right word.
-
-    `outside`: the settings beside `algorithm`, in the settings of a run.
-    """
+    """Return the config of `name` and the other fields. `outside`: the settings of a run beside `algorithm`."""
     fields = dict(given)
     name = fields.pop("name", None)
     if not spelling.is_one_of(name, kinds):

@@ -61,8 +61,7 @@ class BadRun(ValueError):
 def new_folder_in_runs(env: str, algorithms: Iterable[str], seed: int) -> Path:
     """Make an empty folder for a run and return it: `runs/CartPole-v1_ppo_seed0_20260131-120000`.
 
-    Characters that are unusual in file names become `-`; of a file that contains the env only its name is used. Runs
-    that begin in the same second get a number at the end, so that none takes another's folder.
+    Characters that are unusual in file names become `-`. Runs that begin in the same second get a number at the end.
     """
     path, colon, name = env.rpartition(":")
     whole = f"{Path(path).name.removesuffix('.py')}-{name}" if colon else env
@@ -99,10 +98,7 @@ def newest_checkpoint(folder: str | Path) -> Path | None:
 
 
 def newest_whole(folder: Path) -> Path:
-    """Return the checkpoint to continue from.
-
-    Raises BadRun if there is anything newer that is no checkpoint; FileNotFoundError if there is no checkpoint.
-    """
+    """Return the checkpoint to continue from. BadRun if it is not complete; FileNotFoundError if there is none."""
     if not (found := checkpoints_in(folder, whole=False)):
         raise FileNotFoundError(f"{folder} holds no checkpoint yet: begin the run anew in another folder.")
     if not is_checkpoint(found[-1]):
@@ -178,10 +174,7 @@ class MetricsFile:
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
-    """Return the lines of `metrics.jsonl`, without a last line that was cut off by the end of the process.
-
-    Raises BadRun, with the line's number, for a line without metrics.
-    """
+    """Return the lines of `metrics.jsonl`, without a last one that was cut off. Raises BadRun for a damaged line."""
     path = Path(folder) / METRICS
     *whole, _ = path.read_bytes().split(b"\n") if path.exists() else [b""]
     lines = []
@@ -235,8 +228,7 @@ class TensorBoardWriter:
 class MetricMeans:
     """Means of each agent's metrics over many updates: agents with a replay buffer update every few steps.
 
-    The first update after `every` steps makes a line: `write` is called with the steps at which it ends, and the means.
-    If one of the numbers is not finite, their mean is NaN.
+    The first update after `every` steps makes a line. If one of the numbers is not finite, their mean is NaN.
     """
 
     def __init__(self, every: int, write: Callable[[int, dict[Agent, dict[str, float]]], None], *, begins: int) -> None:
@@ -290,8 +282,7 @@ class CheckpointNotSaved(OSError):
 def read_choice(folder: Path, steps: int) -> str | None:
     """Return the update mode that `update_mode: auto` had chosen after so many steps. A later choice is removed.
 
-    The modes give the same numbers up to rounding only, and the quickest mode depends on the machine and the moment. A
-    run that is resumed at a checkpoint therefore begins with the mode that it had there.
+    A resumed run begins with the mode that it had: modes give the same numbers up to rounding only.
     """
     path = folder / CHOSEN
     if not path.exists():
@@ -370,10 +361,9 @@ class Run(ClosedAtExit):
 
     @classmethod
     def resume(cls, folder: str | Path, **options: Any) -> tuple[Self, Path]:
-        """Return a run and its newest checkpoint, to continue from there.
+        """Return a run and its newest checkpoint, to continue from there. Everything newer is removed.
 
-        Everything newer than the checkpoint is removed: it will be done again. Raises BadRun if another process has
-        the run, or if anything newer is no checkpoint; FileNotFoundError if there is no run or no checkpoint.
+        Raises BadRun if another process has the run, or the newest is not complete; FileNotFoundError without either.
         """
         settings_of(folder)
         run = cls(Path(folder), **options)
@@ -400,20 +390,16 @@ class Run(ClosedAtExit):
         write_text(self.folder / SETTINGS, yaml.safe_dump(dict(settings), sort_keys=False))
 
     def log(self, counts: Mapping[str, Any], agents: Metrics) -> None:
-        """Write a line of metrics: `counts` (with `update` and `steps`), and each agent's metrics.
-
-        Numbers that are not finite become null.
-        """
+        """Write a line: `counts` (with `update`, `steps`), and each agent's metrics. Infinity and NaN become null."""
         self._metrics.add(counts, agents)
         numbers = {f"{name}/{agent}": value for agent, own in agents.items() for name, value in own.items()}
         numbers |= {name: float(counts[name]) for name in _TOTALS if name in counts}
         self._board.show(int(counts["steps"]), numbers)
 
     def save(self, steps: int, save: Callable[[Path], Any], chosen: str | None = None) -> Path:
-        """Write a checkpoint, completely or not at all, remove those that are too old, and return its folder.
+        """Write a checkpoint by `save`, completely or not at all, remove those that are too old, and return its folder.
 
-        Raises OSError if it cannot be written. Everything that was there before then stays. `save` writes a checkpoint
-        into a folder; `chosen` is the update mode that "auto" has chosen by now, if it has.
+        Raises OSError if it cannot be written. `chosen` is the update mode that "auto" has chosen by now, if it has.
         """
         self._metrics.write(sync=True)  # a run that is resumed from this checkpoint needs the lines up to it
         if chosen is not None and chosen != self.chosen:  # first: a note without its checkpoint is dropped later
@@ -433,9 +419,7 @@ class Run(ClosedAtExit):
     def save_if_possible(
         self, steps: int, save: Callable[[Path], Any], chosen: str | None = None, *, is_last: bool = False
     ) -> Path | None:
-        """Save a checkpoint as `save` does, or return None if the disk is full and the run may go on without it.
-
-        There may be room again when the next one is due, so a run does without two in a row, with a warning for each.
+        """Save a checkpoint as `save` does. Warn and return None if the disk is full: there may be room for the next.
 
         Raises:
             CheckpointNotSaved: There was no room for the last one (`is_last`), or for the third in a row, or the disk
@@ -463,10 +447,7 @@ class Run(ClosedAtExit):
         return "Begin the run anew in another folder."
 
     def resume_command(self) -> str:
-        """Return the command that continues the run, ready to copy.
-
-        It has `--trust MODULE` for each module (or file) of the run's environment that a file alone may not name.
-        """
+        """Return the command that continues the run, with `--trust MODULE` for each module that needs it."""
         modules: list[str] = []
         file = self.folder / SETTINGS
         with contextlib.suppress(BadSettings, OSError):  # settings that cannot be read: then the command is shorter

@@ -22,7 +22,7 @@ from rich.logging import RichHandler
 
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
-from parallel_envs.learners.agent import ALGORITHMS, configs_by_name
+from parallel_envs.learners.agent import configs_by_name
 from parallel_envs.learners.checkpoint import BadCheckpoint, folder_names, load_checkpoint
 from parallel_envs.learners.config import (
     BadSettings,
@@ -38,7 +38,7 @@ from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
 from parallel_envs.learners.loops.loop import Metrics
 from parallel_envs.learners.loops.options import check_agents, fewest_workers, share_workers
 from parallel_envs.learners.meta.config import is_meta
-from parallel_envs.learners.meta.learner import DEFAULT_ITERS, Learner
+from parallel_envs.learners.meta.learner import Learner
 from parallel_envs.learners.outcomes import Ended, RunOutcome, check_learnt, commands_after, outcome_of
 from parallel_envs.learners.progress import Counted, Display, Progress, Repetitions, display
 from parallel_envs.learners.run_folder import (
@@ -77,7 +77,7 @@ def begin(config: str | Path | None, overrides: Sequence[str] = ()) -> Path:
         return _train_meta(lambda: Learner(config, **read_overrides(overrides)))
     settings = load_settings(config, overrides)
     with _console() as console, build_learners(settings) as learners:
-        algorithms = [ALGORITHMS[type(one.config)].name for one in learners.agents.values()]
+        algorithms = [one.algorithm.name for one in learners.agents.values()]
         folder = settings.folder or new_folder_in_runs(settings.env, algorithms, settings.seed)
         described = completed(settings, configs_by_name()).described()
         options = {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
@@ -88,10 +88,7 @@ def begin(config: str | Path | None, overrides: Sequence[str] = ()) -> Path:
 
 @contextlib.contextmanager
 def build_learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
-    """Make environments, and learners in them. BadSettings if that fails, as settings are wrong then.
-
-    Spaces that an algorithm does not support, and wrong arguments, are mistakes in settings too.
-    """
+    """Make environments, and learners in them. BadSettings if they refuse their arguments or each other."""
     limit, num_envs = settings.num_workers, settings.num_envs
     learning_workers = limit
     with contextlib.ExitStack() as stack:
@@ -158,11 +155,9 @@ def go_on(
 ) -> Path:
     """Continue training from the newest checkpoint in a run's folder. Returns the folder.
 
-    Settings that do not influence the training may be changed by a file or overrides; the folder then contains the new
-    values. A run that has made `total_steps` already is reported as done, and left as it is.
-
-    `config` is a settings file to use in place of the run's own, and `trust` has modules with environments that the
-    run's own settings.yaml may name.
+    `config`, a settings file to use in place of the run's own, and `overrides` may change what does not influence the
+    training. `trust` has modules with environments that the run's own settings.yaml may name. A run that has made
+    `total_steps` already is reported as done, and left as it is.
 
     Raises:
         UntrustedName: The run's own settings.yaml names an environment of another module.
@@ -241,14 +236,8 @@ class _Training:
         """Train until `total_steps` have been made and learnt from.
 
         However the run ends, the console shows its results and the next commands (`outcomes.py`), and the folder keeps
-        the figures. An exception that ends the run early has a note that says how to continue.
-
-        Raises:
-            EnvError, WorkerDied, StepTimeout: With `on_failure: raise`, or once an environment fails more often than
-                `max_restarts` allows.
-            NothingLearnt: At the end, when everything has been saved: every update of some agent was undone. If only
-                some updates were undone, a warning says how many.
-            CheckpointNotSaved: See `Run.save_if_possible`.
+        the figures. An exception that ends the run early has a note that says how to continue. NothingLearnt is raised
+        at the end, when everything has been saved, if every update of some agent was undone.
         """
         learners, run, total = self.learners, self.run, self.settings.total_steps
         _say(self.console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
@@ -293,8 +282,7 @@ class _Training:
         never learn all at once delay it by one interval or one rollout at most.
 
         Ctrl-C is delayed to the end of a step; then a checkpoint is saved. A second Ctrl-C strikes at once and saves
-        none. Experience without an update is then lost: a run that is resumed there works, but differs from an
-        uninterrupted one.
+        none: a run that is resumed then differs from an uninterrupted one.
         """
         learners, loop, total = self.learners, self.loop, self.settings.total_steps
         every = self.settings.checkpoint_every or total
@@ -366,7 +354,7 @@ class _Training:
         learners, settings = self.learners, self.settings
         outcome = outcome_of(
             self.run.folder,
-            {agent: ALGORITHMS[type(one.config)].name for agent, one in learners.agents.items()},
+            {agent: one.algorithm.name for agent, one in learners.agents.items()},
             ended=ended,
             reason=reason,
             steps=learners.steps,
@@ -383,10 +371,7 @@ class _Training:
 
 
 def _train_meta(make: Callable[[], Learner]) -> Path:
-    """Train a meta-RL learner with the display, and show how well the agent adapts. Returns the run's folder.
-
-    However the training ends, the console shows its results and the next commands.
-    """
+    """Train a meta-RL learner with the display, and show how well the agent adapts. Returns the run's folder."""
     with _console() as console, make() as learner:
         run, settings = learner._start_training(), learner.settings.train
         _say(console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
@@ -398,7 +383,7 @@ def _train_meta(make: Callable[[], Learner]) -> Path:
         finally:
             if learner.outcome is not None:
                 times = 2 if learner.finished else 1  # a finished run gets as much again
-                until = f"train.num_iters={times * (settings.num_iters or DEFAULT_ITERS)}"
+                until = f"train.num_iters={times * learner.num_iters}"
                 if settings.n_env_steps_total is not None:
                     until = f"train.n_env_steps_total={times * settings.n_env_steps_total}"
                 _say_results(console, learner.outcome, commands_after(run, until))

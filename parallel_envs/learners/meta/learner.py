@@ -60,7 +60,7 @@ from parallel_envs.vector import ParallelEnvManager
 
 Floats = npt.NDArray[np.float64]
 
-DEFAULT_ITERS = 100
+_DEFAULT_ITERS = 100
 """Number of iterations if the settings do not say when training ends."""
 _INNER = "inner_episode"
 """Info with the number of the inner episode that a step belongs to."""
@@ -184,7 +184,7 @@ class Learner(ClosedAtExit):
         self.seed = self.settings.seed
         self.num_init_rollouts_pool = train.num_init_rollouts_pool
         self.num_rollouts_per_iter = train.num_rollouts_per_iter
-        self._num_iters = train.num_iters or DEFAULT_ITERS
+        self.num_iters = train.num_iters or _DEFAULT_ITERS
         self.agent_arch = AGENT_ARCHS(policy.arch)
         self._config = read_algorithm(policy.algorithm, self.agent_arch)
         self._memory = read_memory(policy.memory.model_dump(), self.agent_arch)
@@ -209,8 +209,8 @@ class Learner(ClosedAtExit):
     def _init_env_arguments(self) -> dict[str, Any]:
         """Return the arguments for `init_env`: all that it names, those with other values than by default, `env_type`.
 
-        If a subclass's `init_env` does not name `env_kwargs`, it is likely to pass its `**kwargs` on to `make_env`.
-        Then the contents of `env_kwargs` are arguments, and the keywords that say what the agent is to see.
+        An `init_env` of a subclass that does not name `env_kwargs` is likely to pass its `**kwargs` on to `make_env`.
+        So it gets the contents of `env_kwargs`, and the keywords that say what the agent is to see.
         """
         words, fields = self.settings.env.model_dump(), EnvBlock.model_fields
         names = inspect.signature(self.init_env).parameters
@@ -245,8 +245,6 @@ class Learner(ClosedAtExit):
         fields = EnvBlock.model_fields
         words = {name: field.default for name, field in fields.items()}
         words |= {name: value for name, value in {**locals(), **kwargs}.items() if name in fields}
-        if env_type != "meta":
-            raise BadSettings(f"env_type={env_type!r} is unknown. Only 'meta' is.")
         extras = observed_extras(self.agent_arch)
         more = kwargs.keys() - fields.keys() - extras.keys()  # a subclass may pass extras on
         words["env_kwargs"] = {**(env_kwargs or {}), **{name: kwargs[name] for name in more}}
@@ -348,12 +346,7 @@ class Learner(ClosedAtExit):
 
     @one_thread
     def evaluate(self, num_rollouts_per_task: int | None = None, deterministic: bool | None = None) -> Adaptation:
-        """Play rollouts of the evaluation tasks. Every call uses the same random numbers.
-
-        Args:
-            num_rollouts_per_task: None: as the settings say.
-            deterministic: None: as the settings say.
-        """
+        """Play the evaluation tasks (None: as the settings say). Every call uses the same random numbers."""
         began, wanted = time.perf_counter(), self.settings.eval
         times = wanted.num_rollouts_per_task if num_rollouts_per_task is None else num_rollouts_per_task
         best = wanted.deterministic if deterministic is None else deterministic
@@ -372,10 +365,7 @@ class Learner(ClosedAtExit):
 
     @one_thread
     def update(self, num_updates: int | EllipsisType | None = None) -> dict[str, float]:
-        """Let the agent learn from the collected rollouts. Returns its metrics.
-
-        `num_updates` is a number; None or `...`: as the settings say.
-        """
+        """Let the agent learn from the collected rollouts (None or `...`: as the settings say). Returns its metrics."""
         began = time.perf_counter()
         if num_updates is None or isinstance(num_updates, EllipsisType):
             num_updates = self.settings.train.num_updates_per_iter or 1
@@ -461,7 +451,7 @@ class Learner(ClosedAtExit):
             algorithm = self.agent.algorithm.name
             described["policy"] |= described_policy(self._config, self._memory, algorithm)
             if settings.train.n_env_steps_total is None:
-                described["train"]["num_iters"] = self._num_iters
+                described["train"]["num_iters"] = self.num_iters
             chosen = folder or settings.folder
             chosen = chosen or new_folder_in_runs(settings.env.env_name, [f"meta-{algorithm}"], self.seed)
             run = Run.create(chosen, described, seed=self.seed, **options)
@@ -486,13 +476,11 @@ class Learner(ClosedAtExit):
 
     @property
     def n_env_steps_total(self) -> int:
-        """Return the number of environment steps after which training ends: `train.n_env_steps_total` of the settings,
-        or the most steps that the rollouts of all iterations can have.
-        """
+        """Return the number of steps after which training ends, or the most that all iterations can have."""
         said = self.settings.train
         if said.n_env_steps_total is not None:
             return said.n_env_steps_total
-        rollouts = said.num_init_rollouts_pool + said.num_rollouts_per_iter * self._num_iters
+        rollouts = said.num_init_rollouts_pool + said.num_rollouts_per_iter * self.num_iters
         return rollouts * self.max_trajectory_len
 
     @property
@@ -501,7 +489,7 @@ class Learner(ClosedAtExit):
         wanted = self.settings.train
         if wanted.n_env_steps_total is not None:
             return min(self._n_env_steps_total / wanted.n_env_steps_total, 1.0)
-        return min(self.num_iters_done / self._num_iters, 1.0)
+        return min(self.num_iters_done / self.num_iters, 1.0)
 
     @property
     def finished(self) -> bool:
@@ -561,7 +549,7 @@ class Learner(ClosedAtExit):
             return wanted
         total, done = self.settings.train.n_env_steps_total, self._n_env_steps_total
         if total is None:
-            return math.ceil(self._num_iters / 10)
+            return math.ceil(self.num_iters / 10)
         return max(math.ceil(total / max(done / self.num_iters_done, 1) / 10), 1)
 
     @one_thread
@@ -591,8 +579,7 @@ class Learner(ClosedAtExit):
 
         Args:
             folder: The run's folder.
-            trust: Modules of environments that the run's settings.yaml may name. UntrustedName is raised for others:
-                see `parallel_envs.trust`.
+            trust: Modules of environments that the run's settings.yaml may name: see `parallel_envs.trust`.
             **overrides: Settings to change, as far as the results do not depend on them.
         """
         if odd := sorted(overrides.keys() - MAY_CHANGE):

@@ -45,8 +45,7 @@ GRU = MemoryConfig()
 
 
 class TwoStepGRU(Recurrent):
-    """A GRU that sees two observations at a time, the current and the previous one, so that it can relate an action to
-    its outcome.
+    """A GRU that sees the current observation and the previous one, to relate an action to its outcome.
 
     `forward(features, (memory, before))` is one step; without a state, all steps of rollouts from their beginnings.
     """
@@ -152,10 +151,7 @@ def memory_network(
     *,
     last_gain: float = 1.0,
 ) -> MemoryNetwork:
-    """Return a network with memory, built of the config's hidden layers.
-
-    Without `num_out` the network has no head: its outputs are the `num_remembered` numbers of the memory.
-    """
+    """Return a network with memory, of the config's hidden layers. Without `num_out` it returns the memory itself."""
     *hidden, size = config.hidden
     wide = hidden[-1] if hidden else size
     is_gru = memory.name == "gru"
@@ -230,9 +226,7 @@ def _time_first(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 class RolloutBuffer(ReplayBuffer):
-    """A ring buffer from which whole rollouts are drawn, each equally likely. Rollouts without their beginning are not
-    drawn.
-    """
+    """A ring buffer from which whole rollouts are drawn, each equally likely, if their beginnings are still stored."""
 
     longest = 1
     """Steps of the longest rollout that was stored."""

@@ -38,15 +38,13 @@ def weights(learner: Learner) -> Any:
 
 def trained(given: dict[str, Any], parallel: bool = True) -> list[Any]:
     """Two iterations, the first of which acts at random: the rollouts of both, the weights, and how it adapts."""
+    found: list[Any] = []
     with Learner(given) as learner:
-        found = []
         for is_random in (True, False):
             envs = learner.train_env_parallel if parallel else None
             steps = learner.collect_rollouts_parallel(6, random_actions=is_random, parallel_env=envs)
             rollouts = learner.last_rollouts
-            found.append(
-                [(one.id, one.task_id, one.seed, one.chain.tolist(), one.actions.tolist()) for one in rollouts]
-            )
+            found.append([(one.id, one.seed, one.chain.tolist(), one.actions.tolist()) for one in rollouts])
             assert steps == sum(map(len, rollouts))
             learner.update()
         assert found[0] != found[1]
@@ -66,9 +64,8 @@ def test_training_goes_on_after_a_failure_and_counts_it(
 ) -> None:
     """The results equal those without the failure: the rollout is played again from its beginning."""
     kwargs = {"once": str(tmp_path / "broken"), "fault": fault}
-    given = settings(
-        "Broken", workers=2, backend="process", train__exact=True, env__env_kwargs=kwargs, env__step_timeout=2.0
-    )
+    given = settings("Broken", workers=2, backend="process", env__env_kwargs=kwargs, env__step_timeout=2.0)
+    given["train"]["exact"] = True
     with Learner(given) as learner, Learner(settings(train__exact=True)) as reference:
         learner.train(tmp_path / "run")
         reference.train(tmp_path / "reference")
@@ -174,8 +171,7 @@ for name, content in RUNS.items():
     content |= {"checkpoint_every": 2}
 
 SOME_RUNS = [
-    name if name in ("ppo", "prioritized", "memory sac", "fast weights dqn") else pytest.param(name, marks=SLOW)
-    for name in RUNS
+    name if name in ("ppo", "prioritized", "fast weights dqn") else pytest.param(name, marks=SLOW) for name in RUNS
 ]
 
 
@@ -324,6 +320,7 @@ with Telling(yaml.safe_load(sys.argv[1])) as learner:
 """
 
 
+@SLOW
 def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
     given = {**settings(train__num_iters=200), "checkpoint_every": 1}
     child = subprocess.Popen(

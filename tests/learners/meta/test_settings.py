@@ -53,7 +53,7 @@ def test_memories_last_as_long_as_a_rollout_unless_it_is_said() -> None:
     ("word", "value", "text"),
     [
         ("env__num_paralel_workers", 2, "`env.num_paralel_workers` is unknown. Did you mean `num_parallel_workers`?"),
-        ("env__env_type", "metta", "`env.env_type: metta` is unknown. Did you mean `meta`?"),
+        ("env__env_type", "metta", "`env.env_type: 'metta'`: Input should be 'meta'."),
         ("env__env_name", "AntDirr-v0", "`env.env_name: AntDirr-v0` is unknown. Did you mean `AntDir-v0`?"),
         ("env__env_name", "CartPole-v1", "does not say what its tasks are"),
         ("env__env_name", f"{HERE}:Nobody", "cannot be imported"),
