@@ -67,6 +67,11 @@ WHOLE = [
 LINES = [
     ("num_env: 3", r"`num_env` is unknown. Did you mean `num_envs`\?"),
     ("zzz: 3", "`zzz` is unknown. Known are `agents`, `algorithm`"),
+    ("learning_rate: 3", r"`learning_rate` is unknown. .*It is `algorithm.learning_rate` \(dqn, ppo, sac\)"),
+    ("learning_starts: 3", r"`learning_starts` is unknown. .*It is `algorithm.learning_starts` \(dqn, sac\)"),
+    ("name: 3", "`name` is unknown. .*It is `algorithm.name`"),
+    ("rollout_lenght: 3", r"`rollout_lenght` is .*Did you mean `algorithm.rollout_length` \(ppo\)\?"),
+    ("learn_on: 3", r"`learn_on` is unknown. .*Did you mean `learn_in`\?"),
     ("parallel: {use_thread: 1}", r"`parallel.use_thread` .*mean `use_threads`\?"),
     ("update_mode: fuse", r"`update_mode: 'fuse'`: Input .*\. Did you mean 'fused'\?$"),
     ("parallel: {async_learning: fre}", r":\n  [^\n]* Did you mean 'free'\?$"),
@@ -86,22 +91,6 @@ def test_mistakes_are_named(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match=words) as caught:
         load_settings(written(tmp_path, text))
     assert "config.yaml" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("learning_rate", r"It is `algorithm.learning_rate` \(dqn, ppo, sac\)"),
-        ("learning_starts", r"It is `algorithm.learning_starts` \(dqn, sac\)"),
-        ("name", "It is `algorithm.name`"),
-        ("rollout_lenght", r"Did you mean `algorithm.rollout_length` \(ppo\)\?"),
-        ("learn_on", r"Did you mean `learn_in`\?"),
-    ],
-)
-def test_settings_of_algorithms_are_told_where_they_belong(name: str, words: str) -> None:
-    pytest.importorskip("torch")
-    with pytest.raises(BadSettings, match=f"`{name}` is unknown. .*{words}"):
-        read(**{name: 3})
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def rollouts(seed: int = 2) -> Tensor:
     return torch.randn(ROWS, STEPS, WIDTH, generator=generator(seed))
 
 
-def by_hand(one: FastWeights, rollout: Any, begins: Any = ()) -> Any:
+def by_hand(one: FastWeights, rollout: Any, begins: Any) -> Any:
     """Return the readings of one rollout as sums over all previous steps, without matrix or batch."""
     keys, values = one.keys.weight.detach().numpy(), one.values.weight.detach().numpy()
     logits = np.exp(rollout @ keys.T)
@@ -44,32 +44,29 @@ def by_hand(one: FastWeights, rollout: Any, begins: Any = ()) -> Any:
     return np.concatenate([rollout, read], 1)
 
 
-def stepped(one: FastWeights, features: Tensor, begins: Tensor | None = None) -> Tensor:
+def stepped(one: FastWeights, features: Tensor, begins: Tensor) -> Tensor:
     state, steps = one.initial_state(len(features)), []
     for step, now in enumerate(features.unbind(1)):
-        if begins is not None:
-            state = tuple(part * ~begins[:, step].reshape(-1, *[1] * (part.ndim - 1)) for part in state)
+        state = tuple(part * ~begins[:, step].reshape(-1, *[1] * (part.ndim - 1)) for part in state)
         out, state = one(now, state)
         steps.append(out)
     return torch.stack(steps, 1)
 
 
-def test_readings_are_sums_worked_out_by_hand() -> None:
-    one, features = network(), rollouts()
-    wanted = np.stack([by_hand(one, rollout) for rollout in features.numpy()])
-    np.testing.assert_allclose(stepped(one, features).detach().numpy(), wanted, atol=1e-5)
-    np.testing.assert_allclose(one(features).detach().numpy(), wanted, atol=1e-5)
-
-
-def test_nothing_is_remembered_across_the_beginning_of_a_rollout() -> None:
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_readings_are_sums_worked_out_by_hand_and_nothing_is_remembered_across_the_beginning_of_a_rollout(
+    is_cut: bool,
+) -> None:
     one, features, begins = network(), rollouts(), torch.zeros(ROWS, STEPS, dtype=torch.bool)
-    begins[:, 0] = begins[0, 3] = begins[2, 2] = begins[2, 6] = True
-    wanted = [
-        by_hand(one, rollout, np.flatnonzero(begun)) for rollout, begun in zip(features.numpy(), begins, strict=True)
-    ]
+    begins[:, 0] = True
+    if is_cut:
+        begins[0, 3] = begins[2, 2] = begins[2, 6] = True
     memory = torch.full((ROWS, 9), torch.nan)  # of before the rows' beginnings: not to be looked at
-    np.testing.assert_allclose(one.unroll(features, begins, memory).detach().numpy(), np.stack(wanted), atol=1e-5)
-    np.testing.assert_allclose(stepped(one, features, begins).detach().numpy(), np.stack(wanted), atol=1e-5)
+    made = [one.unroll(features, begins, memory), stepped(one, features, begins), *([] if is_cut else [one(features)])]
+    for row, begun in enumerate(begins.numpy()):
+        wanted = by_hand(one, features[row].numpy(), np.flatnonzero(begun))
+        for outputs in made:
+            np.testing.assert_allclose(outputs[row].detach().numpy(), wanted, atol=1e-5)
 
 
 SEEN = Box(-np.inf, np.inf, (4,), np.float32)
