@@ -17,29 +17,14 @@ from parallel_envs.meta.making import KNOWN, Family, TaskSplit, find_family, spl
 from parallel_envs.seeding import SeedTree
 from tests.learners.meta.families import DQN, FAST, HERE, SAC, settings
 
-GUIDE = """
-env:
-  env_type: meta
-  env_name: AntDir-v0
-  max_rollouts_per_task: 2
-  num_train_tasks: 50
-  num_eval_tasks: 20
-  num_parallel_workers: 6
-train:
-  num_rollouts_per_iter: 12
-"""
 
-
-def test_the_yaml_of_the_guide_is_taken_as_it_is_and_overrides_take_the_place_of_words(tmp_path: Path) -> None:
-    path = tmp_path / "guide.yaml"
-    path.write_text(GUIDE, encoding="utf-8")
-    read = load_settings(path, {"seed": 3, "train.num_iters": 9})
-    assert (read.env.env_name, read.env.num_parallel_workers, read.train.num_rollouts_per_iter) == ("AntDir-v0", 6, 12)
+def test_a_file_is_read_as_a_dict_and_overrides_take_the_place_of_words(tmp_path: Path) -> None:
+    given, path = settings(), tmp_path / "settings.yaml"
+    read = load_settings(given, {"seed": 3, "train.num_iters": 9})
     assert (read.seed, read.train.num_iters) == (3, 9)
-    given = settings()
-    read = load_settings(given, {"seed": 3})
     assert given == settings()
-    assert load_settings(yaml.safe_load(yaml.safe_dump(read.described()))) == read
+    path.write_text(yaml.safe_dump(read.described()), encoding="utf-8")
+    assert load_settings(path) == read
 
 
 def test_memories_last_as_long_as_a_rollout_unless_it_is_said() -> None:
