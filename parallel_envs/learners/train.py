@@ -40,7 +40,7 @@ from parallel_envs.learners.loops.options import check_agents, fewest_workers, s
 from parallel_envs.learners.meta.config import is_meta
 from parallel_envs.learners.meta.learner import Learner
 from parallel_envs.learners.outcomes import Ended, RunOutcome, check_learnt, commands_after, outcome_of
-from parallel_envs.learners.progress import Counted, Display, Progress, Repetitions, display
+from parallel_envs.learners.progress import Counted, Display, Progress, Repetitions, display, say
 from parallel_envs.learners.run_folder import (
     BadRun,
     CheckpointNotSaved,
@@ -185,7 +185,7 @@ def go_on(
     with _console() as console:
         newest = newest_checkpoint(folder)
         if newest is not None and (steps := int(newest.name)) >= settings.total_steps:
-            _say(
+            say(
                 console,
                 f"The run in {folder} has made {steps:,} steps, and total_steps is {settings.total_steps:,}: nothing "
                 f"is left to do. To have it go on, give it more, as total_steps={2 * steps}.",
@@ -240,7 +240,7 @@ class _Training:
         at the end, when everything has been saved, if every update of some agent was undone.
         """
         learners, run, total = self.learners, self.run, self.settings.total_steps
-        _say(self.console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
+        say(self.console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
         try:
             with (
                 display(total, console=self.console) as self.display,
@@ -252,9 +252,7 @@ class _Training:
                 self._show(last=True)
         # The display has ended, so texts stand below its last frame.
         except _InterruptedSafely:
-            _say(
-                self.console, f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: {run.resume_command()}"
-            )
+            say(self.console, f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: {run.resume_command()}")
             self._show_outcome("ctrl-c")
             raise
         except Exception as error:
@@ -271,7 +269,7 @@ class _Training:
             text += (
                 f"\nRestarts of environments: {restarts} ({by_worker}). The last was of {env_names(last[0])}: {last[1]}"
             )
-        _say(self.console, text)
+        say(self.console, text)
         self._show_outcome("budget")
         check_learnt({agent: one.counters for agent, one in learners.agents.items()})
 
@@ -374,12 +372,12 @@ def _train_meta(make: Callable[[], Learner]) -> Path:
     """Train a meta-RL learner with the display, and show how well the agent adapts. Returns the run's folder."""
     with _console() as console, make() as learner:
         run, settings = learner._start_training(), learner.settings.train
-        _say(console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
+        say(console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
         try:
             with display(learner.n_env_steps_total, console=console) as learner.display:
                 folder = learner.train()
             curve = " ".join(f"{one:.4g}" for one in learner.evaluate().curve)
-            _say(console, f"Mean return by inner episode on {len(learner.eval_tasks)} evaluation tasks: {curve}")
+            say(console, f"Mean return by inner episode on {len(learner.eval_tasks)} evaluation tasks: {curve}")
         finally:
             if learner.outcome is not None:
                 times = 2 if learner.finished else 1  # a finished run gets as much again
@@ -407,11 +405,5 @@ def _console() -> Iterator[Console]:
         logger.removeHandler(handler)
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
 def _say_results(console: Console, outcome: RunOutcome, commands: Sequence[str]) -> None:
-    _say(console, outcome.told())
-    if commands:
-        _say(console, "\n".join(["Next:", *(f"  {command}" for command in commands)]))
+    say(console, "\n".join([outcome.told(), *(["Next:"] if commands else []), *(f"  {one}" for one in commands)]))
