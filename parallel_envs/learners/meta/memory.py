@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan
 from parallel_envs.learners.dqn import DQN, QNetworks
 from parallel_envs.learners.networks import GruCell, Normaliser, Recurrent, Scale, linear, mlp
-from parallel_envs.learners.ppo import PPO, RecurrentActorCritic
+from parallel_envs.learners.ppo import PPO, ActorCritic, RecurrentActorCritic
 from parallel_envs.learners.sac import SAC, Critic, SoftActorCritic
 from parallel_envs.rollouts import Rollouts, Sequences
 from parallel_envs.rollouts.replay import Array, Indices, ReplayBuffer
@@ -310,14 +310,10 @@ class MemoryPPO(PPO):
         return mlp(num_remembered, (self.config.memory_size,), num_out, generator, last_gain=last_gain)
 
 
-class MemoryMarkovActorCritic(nn.Module):
+class MemoryMarkovActorCritic(ActorCritic):
     """A policy that sees one observation, and a value function that remembers."""
 
-    def __init__(
-        self, actor: nn.Module, critic: Recurrent | FastWeights, normaliser: Normaliser | None, scale: Scale | None
-    ) -> None:
-        super().__init__()
-        self.actor, self.critic, self.normaliser, self.scale = actor, critic, normaliser, scale
+    critic: Any
 
     def both(self, batch: Batch) -> tuple[Tensor, Tensor]:
         outputs, values, _ = self.all_three(batch)
@@ -326,10 +322,11 @@ class MemoryMarkovActorCritic(nn.Module):
     def all_three(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return outputs, values and memory."""
         remembered = self.critic.unroll(batch["features"], batch["begins"], batch["memory"])
-        values = self.critic.head(remembered).squeeze(-1)
-        if self.scale is not None:
-            values = self.scale.mean.float() + self.scale.deviation() * values
-        return self.actor(batch["features"]), values, remembered
+        return self.actor(batch["features"]), self.values(remembered), remembered
+
+    def values(self, seen: Tensor) -> Tensor:
+        values: Tensor = self.critic.head(seen).squeeze(-1)
+        return values if self.scale is None else self.scale.mean.float() + self.scale.deviation() * values
 
 
 class MemoryMarkovPPO(MemoryPPO):
