@@ -36,7 +36,7 @@ from parallel_envs.learners.run_folder import Run, newest_checkpoint
 from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.testing import assert_same_batch
 
-NUM_KILLS = 12
+NUM_KILLS = 8
 
 
 def state(number: int = 0, width: int = 4) -> dict[str, Any]:

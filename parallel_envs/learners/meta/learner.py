@@ -319,16 +319,19 @@ class Learner(ClosedAtExit):
     @one_thread
     def collect_rollouts(self, num_rollouts: int, random_actions: bool = False) -> int:
         """Play so many rollouts one after another. Returns the number of environment steps."""
-        return self.collect_rollouts_parallel(num_rollouts, random_actions)
+        return self._collect(self.train_env, num_rollouts, random_actions)
 
     @one_thread
     def collect_rollouts_parallel(
         self, num_rollouts: int, random_actions: bool = False, parallel_env: ParallelEnvManager | None = None
     ) -> int:
         """Play the same rollouts in parallel in `parallel_env`; None: one after another, as `collect_rollouts`."""
+        return self._collect(self.train_env if parallel_env is None else parallel_env, num_rollouts, random_actions)
+
+    def _collect(self, envs: Any, num_rollouts: int, random_actions: bool) -> int:
         began = time.perf_counter()
         self.last_rollouts = collect(
-            self.train_env if parallel_env is None else parallel_env,
+            envs,
             None if random_actions else self.agent.policy(),
             num_rollouts,
             self._envs.tasks.for_rollouts(self._num_rollouts, num_rollouts),

@@ -8,8 +8,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -304,42 +302,6 @@ def _struck_in(call: int, function: Any) -> Any:
         return function(*args, **kwargs)
 
     return struck
-
-
-_CHILD = """
-import sys, yaml
-from parallel_envs.learners.meta import Learner
-
-class Telling(Learner):
-    def save(self, folder):
-        super().save(folder)
-        print(self.num_iters_done, flush=True)
-
-with Telling(yaml.safe_load(sys.argv[1])) as learner:
-    learner.train(sys.argv[2])
-"""
-
-
-@SLOW
-def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
-    given = {**settings(train__num_iters=200), "checkpoint_every": 1}
-    child = subprocess.Popen(
-        [sys.executable, "-c", _CHILD, yaml.safe_dump(given), str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
-    )
-    with child:
-        assert child.stdout is not None
-        while int(child.stdout.readline()) < 3:
-            pass
-        child.kill()
-    with Learner.resume(tmp_path / "run", trust=["tests"]) as learner:
-        done = learner.num_iters_done
-        assert done >= 2
-    with Learner.resume(tmp_path / "run", trust=["tests"], **{"train.num_iters": done + 1}) as learner:
-        learner.train()
-        got = weights(learner)
-    with Learner(settings(train__num_iters=done + 1)) as learner:
-        learner.train(tmp_path / "whole")
-        np.testing.assert_array_equal(got, weights(learner))
 
 
 def test_an_agent_may_begin_with_what_another_has_learnt_and_goes_on_without_it(tmp_path: Path) -> None:
