@@ -1,6 +1,7 @@
 """Files and folders that appear complete or not at all. This package opens every file that it writes through here.
 
     write_whole(path, write)          a file: readers see the old one or the new one, never a part
+    write_text, write_json            the same for text, and for values as JSON
     with new_folder(place_of(path)):  the same for a folder of files
     write_down(path, write)           a file inside such a new folder
     open_to_append(path)              a log that grows
@@ -17,19 +18,31 @@ import contextlib
 import ctypes
 import hashlib
 import io
+import json
 import os
 import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 __all__ = [
-    "discard", "is_file", "new_folder", "open_to_append", "place_of", "private_folder", "short_name", "sweep",
-    "write_down", "write_whole",
-]  # fmt: skip
+    "discard",
+    "is_file",
+    "locked",
+    "new_folder",
+    "open_to_append",
+    "place_of",
+    "private_folder",
+    "short_name",
+    "sweep",
+    "write_down",
+    "write_json",
+    "write_text",
+    "write_whole",
+]
 
 _PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # some systems lack one of them
 _ENDINGS = (".new", ".old")
@@ -47,6 +60,16 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     finally:
         draft.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file of text in UTF-8, completely or not at all."""
+    write_whole(Path(path), lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file, completely or not at all."""
+    write_text(path, json.dumps(content, indent=2))
 
 
 def write_down(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
@@ -88,8 +111,8 @@ def short_name(name: str, at_most: int) -> str:
 def place_of(folder: str | Path) -> Path:
     """Return the path where a folder is, or will be created, with links resolved. The links stay as they are.
 
-    ValueError for a path that does not end with a name, such as "." or "..": the folder behind it may be in use and
-    could not be replaced. FileExistsError for a link that leads back to itself.
+    ValueError for a path without a name, such as "." or "..": the folder behind it may be in use and could not be
+    replaced. FileExistsError for a link that leads back to itself.
     """
     if Path(folder).name in ("", ".."):
         raise ValueError(f"{str(folder)!r} names no folder that could be written anew. Give one a name of its own.")
@@ -142,6 +165,24 @@ def private_folder(beside: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a folder for the context, as far as the system has locks. BlockingIOError if another process has it."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):  # the system has no locks
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)  # which releases the lock, as the end of the process does
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise
+            except OSError:  # the file system has no locks
+                pass
+        yield
 
 
 def discard(folder: Path) -> None:

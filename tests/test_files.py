@@ -18,8 +18,8 @@ from parallel_envs.files import (
     short_name,
     sweep,
     write_down,
-    write_whole,
-)
+    write_text,
+)  # fmt: skip
 
 
 def write(folder: Path, text: str) -> None:
@@ -31,20 +31,15 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-@pytest.fixture(params=["exchanged", "one after the other"])
-def _ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param != "exchanged":
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_link_stays_and_what_it_leads_to_is_written_again_and_again(
+    exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exchanges:
         monkeypatch.setattr(files, "_exchanged", lambda *_: False)
-
-
-@pytest.mark.usefixtures("_ways")
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_link_stays_and_what_it_leads_to_is_written_again_and_again(is_there: bool, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     real, link = tmp_path / "elsewhere" / "real", tmp_path / "link"
     link.symlink_to(real)
-    if is_there:
-        write(real, "0")
     for text in ("1", "2", "3"):
         write(link, text)
         assert (real / "file").read_text() == text
@@ -61,14 +56,6 @@ def test_folders_without_a_name_of_their_own_are_refused(tmp_path: Path) -> None
         place_of(tmp_path / "link")
 
 
-@pytest.fixture
-def victim(tmp_path: Path) -> Path:
-    """A file of somebody's, outside of the folder that is written to."""
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    return victim
-
-
 def test_drafts_of_files_have_names_that_cannot_be_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, real = list[Path](), os.open
 
@@ -80,22 +67,21 @@ def test_drafts_of_files_have_names_that_cannot_be_guessed(tmp_path: Path, monke
 
     monkeypatch.setattr(os, "open", noted)
     for number in range(20):
-        text = str(number).encode()
-        write_whole(tmp_path / "results.json", lambda file, text=text: file.write(text))  # type: ignore[misc]  # a default
+        write_text(tmp_path / "results.json", str(number))
     assert len(set(opened)) == 20
     assert all(len(path.name) > len(".results.json..new") + 12 for path in opened)
     assert (tmp_path / "results.json").read_text() == "19"
     assert names_in(tmp_path) == {"results.json"}
 
 
-def test_no_link_is_followed_and_no_others_place_is_taken(
-    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_link_is_followed_and_no_others_place_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
     monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
     for name in (".results.json.guessed.new", "link", "metrics.jsonl"):
         (tmp_path / name).symlink_to(victim)
     with pytest.raises(FileExistsError):  # though the name of the draft was guessed
-        write_whole(tmp_path / "results.json", lambda file: file.write(b"{}"))
+        write_text(tmp_path / "results.json", "{}")
     for taken in (tmp_path / "link", victim):
         with pytest.raises(FileExistsError):
             write_down(taken, lambda file: file.write(b"mine"))
@@ -152,8 +138,7 @@ def test_what_cannot_be_put_in_place_leaves_the_old_folder(tmp_path: Path, monke
 
 def test_names_may_be_as_long_as_the_file_system_takes_and_shortened_ones_differ(tmp_path: Path) -> None:
     for name in ("n" * 255, "ä" * 127):
-        write_whole(tmp_path / name, lambda file: file.write(b"1"))
-        assert (tmp_path / name).read_bytes() == b"1"
+        write_text(tmp_path / name, "1")
         (tmp_path / name).unlink()
         write(tmp_path / name, "2")
         assert names_in(tmp_path) == {name}

@@ -23,24 +23,6 @@ if TYPE_CHECKING:
     from parallel_envs.learners.sac import SACConfig
     from parallel_envs.learners.updates.mode import UpdateFailed
 
-_MODULES = {
-    "AgentLearner": "agent",
-    "BadCheckpoint": "checkpoint",
-    "DQNConfig": "dqn",
-    "Diverged": "algorithm",
-    "IndependentLearners": "independent",
-    "Learner": "meta.learner",
-    "LoopOptions": "loops.loop",
-    "LoopReport": "loops.loop",
-    "PPOConfig": "ppo",
-    "SACConfig": "sac",
-    "UpdateFailed": "updates.mode",
-    "export_agent": "checkpoint",
-    "frozen": "checkpoint",
-    "load_agent": "checkpoint",
-    "replace_agent": "checkpoint",
-}
-
 __all__ = [
     "AgentLearner",
     "BadCheckpoint",
@@ -58,5 +40,19 @@ __all__ = [
     "load_agent",
     "replace_agent",
 ]
+
+_MODULES = {
+    **dict.fromkeys(["BadCheckpoint", "export_agent", "frozen", "load_agent", "replace_agent"], "checkpoint"),
+    "AgentLearner": "agent",
+    "DQNConfig": "dqn",
+    "Diverged": "algorithm",
+    "IndependentLearners": "independent",
+    "Learner": "meta.learner",
+    "LoopOptions": "loops.loop",
+    "LoopReport": "loops.loop",
+    "PPOConfig": "ppo",
+    "SACConfig": "sac",
+    "UpdateFailed": "updates.mode",
+}
 
 __getattr__, __dir__ = _on_first_use(__name__, _MODULES)

@@ -77,7 +77,7 @@ def save_checkpoint(folder: str | Path, agents: Mapping[Agent, State], about: Ma
     checkpoint is not written over: FileExistsError.
     """
     names = folder_names(agents)
-    entries = [{"agent": as_json(agent), "folder": name} for agent, name in names.items()]
+    entries = [{"agent": _as_json(agent), "folder": name} for agent, name in names.items()]
     with _in_place_of(place_of(folder), _ALL) as draft:
         for agent, state in agents.items():
             _write_agent(draft / names[agent], agent, state)
@@ -90,18 +90,17 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
     return Checkpoint({agent: _read_agent(path, agent) for agent, path in paths.items()}, about(folder))
 
 
+def about(folder: str | Path) -> dict[str, Any]:
+    """Read the data about all agents, without the agents."""
+    content = _read_json(Path(folder) / _ALL).get("about", {})
+    if not isinstance(content, dict):
+        raise BadCheckpoint(f"{folder} says {content!r} about all agents, where names and values are wanted.")
+    return content
+
+
 def is_checkpoint(folder: str | Path) -> bool:
     """Return whether a checkpoint was written here. It may be damaged."""
     return (Path(folder) / _ALL).is_file()
-
-
-def about(folder: str | Path) -> dict[str, Any]:
-    """Read the data about all agents, without the agents."""
-    path = Path(folder) / _ALL
-    content = _read_json(path).get("about", {})
-    if not isinstance(content, dict):
-        raise BadCheckpoint(f"{path} says {content!r} about all agents, where names and values are wanted.")
-    return content
 
 
 # ---- one agent ----------------------------------------------------------------------------------------------------
@@ -183,39 +182,22 @@ def folder_names(agents: Iterable[Agent]) -> dict[Agent, str]:
     return names
 
 
-def folders_in(entries: Any) -> dict[Agent, str]:
-    """Return the folder of each agent in a checkpoint's table. KeyError, TypeError or ValueError for a bad table."""
-    folders: dict[Agent, str] = {}
-    for entry in entries:
-        name = entry["folder"]
-        if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:  # only beside the table
-            raise ValueError(f"{name!r} is not a folder's name")
-        folders[entry["agent"]] = name
-    if not len(entries) == len(folders) == len(set(folders.values())):
-        raise ValueError("an agent or a folder is named twice")
-    return folders
-
-
-def as_json(agent: Agent) -> Any:
+def _as_json(agent: Agent) -> Any:
     """Return an agent's name for JSON. A NumPy integer becomes the equal int."""
     return int(agent) if isinstance(agent, np.integer) else agent
 
 
 def _write_agent(folder: Path, agent: Agent, state: State) -> None:
-    from safetensors import SafetensorError
     from safetensors.numpy import save
 
     folder.mkdir(exist_ok=True)
     arrays, memory = state["arrays"], state.get("memory")
-    try:
-        data = bytes(save({name: np.asarray(array, order="C") for name, array in arrays.items()}))
-    except SafetensorError as error:
-        raise TypeError(f"The arrays of agent {agent!r} cannot be stored: {error}") from error
+    data = bytes(save({name: np.asarray(array, order="C") for name, array in arrays.items()}))
     if memory is not None:
         write_down(folder / _MEMORY, archive_writer(memory["counters"], memory["arrays"]))
     write_down(folder / _ARRAYS, lambda file: file.write(data))
     content = {
-        "agent": as_json(agent),
+        "agent": _as_json(agent),
         **{name: state[name] for name in _IN_JSON},
         "form": state.get("form"),
         "arrays": {name: described(arrays, name) for name in arrays},
@@ -228,9 +210,14 @@ def _write_agent(folder: Path, agent: Agent, state: State) -> None:
 def _agent_paths(folder: str | Path) -> dict[Agent, Path]:
     """Read a checkpoint's table: the folder of each agent."""
     path = Path(folder) / _ALL
-    entries = _read_json(path).get("agents")
+    entries: Any = _read_json(path).get("agents")
     try:
-        return {agent: path.parent / name for agent, name in folders_in(entries).items()}
+        names: dict[Agent, str] = {entry["agent"]: entry["folder"] for entry in entries}
+        if odd := [name for name in names.values() if Path(name).name != name or name in ("", "..")]:
+            raise ValueError(f"{odd[0]!r} is not a folder's name")  # it might lead elsewhere
+        if not len(entries) == len(names) == len(set(names.values())):
+            raise ValueError("an agent or a folder is named twice")
+        return {agent: path.parent / name for agent, name in names.items()}
     except (KeyError, TypeError, ValueError) as error:
         raise BadCheckpoint(f"{path} does not say which agents there are, and where: {error}.") from error
 
@@ -256,7 +243,7 @@ def _read_agent(folder: Path, agent: Agent | None, *, is_own: bool = True, with_
             state["memory"] = {"counters": counters, "arrays": arrays}
     except (KeyError, ValueError, TypeError, OSError, SafetensorError) as error:
         raise BadCheckpoint(f"{whose} cannot be read from {folder}. {error}") from error
-    if is_own and content.get("agent") != as_json(agent):
+    if is_own and content.get("agent") != _as_json(agent):
         raise BadCheckpoint(
             f"{whose} cannot be read from {folder}, which holds agent {content.get('agent')!r}. To put one agent in "
             "another's place, use replace_agent."
@@ -312,7 +299,6 @@ def _in_place_of(target: Path, sign: str) -> AbstractContextManager[Path]:
 # ---- compatibility of a state with an agent -----------------------------------------------------------------------
 
 _OPTIONAL = {"acting", STAMPS}  # a generator and an array that a state may lack
-_NEVER_NEGATIVE = {"steps", "second"}  # of Adam: the number of steps, and a mean of squares
 _MOST = 2**62  # the largest counter: versions are stored in arrays of int64
 
 
@@ -329,11 +315,8 @@ def form_of(parameters: AgentParameters) -> dict[str, Any]:
     }
 
 
-def check_fits(state: State, own: State, agent: Agent, where: str | Path) -> None:
-    """Raise BadCheckpoint unless a state has the architecture of an agent's own state: its form and all its arrays.
-
-    The settings of learning (learning rate, discount) may differ.
-    """
+def check_fits(state: Any, own: State, agent: Agent, where: str | Path) -> None:
+    """Raise BadCheckpoint unless a state has the architecture of an agent's own: its form and all its arrays."""
     if odd := misfits(state, own):
         settings = ""
         if isinstance(state["config"], dict) and isinstance(own["config"], dict):
@@ -346,53 +329,34 @@ def check_fits(state: State, own: State, agent: Agent, where: str | Path) -> Non
         )
 
 
-def check_whole(state: State, own: State, agent: Agent, where: str | Path) -> None:
+def check_whole(state: Any, own: State, agent: Agent, where: str | Path) -> None:
     """Raise BadCheckpoint unless a state fits and all its other parts can be loaded: counters, generators, memory."""
-    if not isinstance(state, Mapping):
-        raise BadCheckpoint(f"{where} holds {state!r} for agent {agent!r}, where a state is wanted.")
-    if missing := [name for name in (*_IN_JSON, "arrays") if name not in state]:
-        raise BadCheckpoint(f"{where} is not a state of agent {agent!r}: it has no {', '.join(missing)}.")
-    check_fits(state, own, agent, where)
-    if odd := list(_damages(state, own)):
+    try:
+        check_fits(state, own, agent, where)
+        odd = list(_damages(state, own))
+    except (AttributeError, KeyError, TypeError, OverflowError) as error:  # a part is missing, or is something else
+        raise BadCheckpoint(f"{where} is not a state of agent {agent!r} ({error!r}). Nothing was loaded.") from error
+    if odd:
         advice = " Leave its `memory` out to take the rest over." if odd[-1].startswith("memory") else ""
         raise BadCheckpoint(f"{where} does not fit agent {agent!r} ({'; '.join(odd)}). Nothing was loaded.{advice}")
 
 
 def misfits(state: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
     """Return the differences between the architecture of a state and an agent's own: forms (if stored) and arrays."""
-    odd, stored, form = [], state.get("form"), own.get("form")
-    if stored is None or form is None:  # a state of format 1
-        pass
-    elif not isinstance(stored, dict):
-        odd.append(f"form: {stored!r} stored")
-    else:
-        for name, value in form.items():
-            given = stored.get(name)
-            if name == "parameters" and isinstance(given, list):  # only the first: most behind it differ as well
-                pairs = itertools.zip_longest(given, value)
-                texts = [
-                    f"{one or 'nothing'} stored, {other or 'nothing'} here" for one, other in pairs if one != other
-                ]
-                odd += [f"parameters: {text}" for text in texts[:1]]
-            elif given != value:
-                odd.append(f"{name}: {given} stored, {value} here")
+    pairs, stored, form = list[tuple[str, Any, Any]](), state.get("form"), own.get("form")
+    if stored and form:  # a state of format 1 has no form
+        pairs = [(name, stored.get(name), value) for name, value in form.items() if name != "parameters"]
+        layers = itertools.zip_longest(stored["parameters"], form["parameters"], fillvalue="nothing")
+        pairs += [("parameters", *pair) for pair in layers if pair[0] != pair[1]][:1]  # most behind it differ as well
     given, arrays = state["arrays"], own["arrays"]
-    if not isinstance(given, Mapping):
-        return [*odd, f"arrays: {given!r} stored"]
-    for name in sorted({*given, *arrays} - {CARRY}, key=str):
-        if described(given, name) != described(arrays, name):
-            odd.append(f"{name}: {described(given, name)} stored, {described(arrays, name)} here")
-    return odd
+    names = sorted({*given, *arrays} - {CARRY}, key=str)
+    pairs += [(name, described(given, name), described(arrays, name)) for name in names]
+    return [f"{name}: {one} stored, {other} here" for name, one, other in pairs if one != other]
 
 
 def described(arrays: Mapping[str, Any], name: str, first_axis: int = 0) -> str:
     """Return the dtype and shape of an array, without the axes before `first_axis`."""
-    if name not in arrays:
-        return "nothing"
-    array = arrays[name]
-    if not isinstance(array, np.ndarray):
-        return f"no array but a {type(array).__name__}"
-    return f"{array.dtype}{list(array.shape[first_axis:])}"
+    return f"{arrays[name].dtype}{list(arrays[name].shape[first_axis:])}" if name in arrays else "nothing"
 
 
 def _damages(state: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
@@ -401,11 +365,6 @@ def _damages(state: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted(arrays.keys() - {CARRY}):
         if not np.isfinite(arrays[name]).all():
             yield f"arrays: {name} is not finite everywhere"
-        elif name in _NEVER_NEGATIVE and (arrays[name] < 0).any():
-            yield f"arrays: {name} is below 0 somewhere"
-    if not isinstance(counters, Mapping):
-        yield f"counters: {counters!r} stored"
-        counters = own["counters"]
     for name, mine in own["counters"].items():
         given = counters.get(name)
         if type(given) is not type(mine) or (isinstance(given, int) and not 0 <= given <= _MOST):
@@ -414,9 +373,6 @@ def _damages(state: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
     stored, mine = (
         {"": one} if "bit_generator" in own["generator"] else one for one in (state["generator"], own["generator"])
     )
-    if not isinstance(stored, Mapping):
-        yield f"generator: {stored!r} stored"
-        stored = mine
     kind = next(iter(mine.values()))["bit_generator"]
     for name in sorted({*mine, *stored} - {name for name in _OPTIONAL if stored.get(name) is None}, key=str):
         try:
@@ -425,14 +381,11 @@ def _damages(state: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
             yield f"generator: {name} is no state of {kind}"
     if memory is None or own.get("memory") is None:  # a state without one is fine, and an agent without one ignores it
         return
-    mine, kinds = own["memory"], ("counters", "arrays")
-    if not isinstance(memory, Mapping) or not all(isinstance(memory.get(kind), Mapping) for kind in kinds):
-        yield f"memory: {type(memory).__name__} without counters and arrays stored"
-        return
     for name in ("capacity", "num_rows"):
-        if memory["counters"].get(name) != mine["counters"].get(name):
-            yield f"memory: {name}={memory['counters'].get(name)} stored, {mine['counters'].get(name)} here"
-    for name in sorted({*memory["arrays"], *mine["arrays"]}, key=str):
-        given, here = (described(part["arrays"], name, first_axis=1) for part in (memory, mine))
+        given, mine = (part["counters"].get(name) for part in (memory, own["memory"]))
+        if given != mine:
+            yield f"memory: {name}={given} stored, {mine} here"
+    for name in sorted({*memory["arrays"], *own["memory"]["arrays"]}, key=str):
+        given, here = (described(part["arrays"], name, first_axis=1) for part in (memory, own["memory"]))
         if given != here and not (name in _OPTIONAL and given == "nothing"):
             yield f"memory: {name}: {given} stored, {here} here"

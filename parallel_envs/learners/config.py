@@ -18,19 +18,11 @@ import dataclasses
 import json
 import re
 import typing
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from parallel_envs import checks
 from parallel_envs.checks import explain, right_setting
@@ -89,6 +81,9 @@ class Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+AnyBlock = TypeVar("AnyBlock", bound=Block)
+
+
 class ParallelBlock(Block):
     """The block `parallel`: few settings for what runs in parallel. `applied` translates it into the other settings."""
 
@@ -111,12 +106,10 @@ class ParallelBlock(Block):
 
     def applied(self) -> dict[str, Any]:
         """Return the block in the words of the other settings."""
-        mode = "overlap" if self.async_learning else "sync"
-        if isinstance(self.async_learning, str):
-            mode = self.async_learning
+        modes: dict[Any, str] = {True: "overlap", False: "sync"}
         workers = ("thread" if self.use_threads else "process") if self.enabled else "sequential"
         return {
-            "mode": mode,
+            "mode": modes.get(self.async_learning, self.async_learning),
             "train_interval": self.train_interval,
             # fused updates round differently, so they are also used where nothing runs in parallel
             "update_mode": f"fused_or_{workers}" if self.parallel_training else "sequential",
@@ -251,38 +244,41 @@ class TrainSettings(EnvSettings):
 def load_settings(
     path: str | Path | None, overrides: Sequence[str] = (), otherwise: Mapping[str, Any] | None = None
 ) -> TrainSettings:
-    """Read the settings of a YAML file, with some replaced: `seed=3`, `algorithm.learning_rate=0.001`.
-
-    `path`: None if the overrides contain everything.
-    `otherwise`: values for settings that neither the file nor an override has.
-    """
+    """Read the settings of a YAML file, or of `overrides` alone (`seed=3`). `otherwise` has values for the rest."""
     content = dict(otherwise or {})
     if path is not None:
         content |= settings_in(path, BadSettings)
         if isinstance(content.get("env"), str):
             content["env"] = absolute(content["env"], beside=Path(path).parent)
-    for path_within, value in read_overrides(overrides).items():
-        content = replaced(content, path_within.split("."), value)
+    content = replaced(content, read_overrides(overrides))
     return read_settings(content, " with ".join(filter(None, [str(path or ""), " ".join(overrides)])))
 
 
-def replaced(content: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
-    """Return a copy of settings with another value at a path."""
-    first, *rest = path
-    if not rest:
-        return {**content, first: value}
-    inner = content.get(first, {})
-    if not isinstance(inner, Mapping):
-        raise BadSettings(f"The override `{'.'.join(path)}` leads into `{first}`, which holds no settings.")
-    return {**content, first: replaced(inner, rest, value)}
+def replaced(content: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of settings with other values at some paths: `{"train.num_iters": 3}`."""
+    copied = dict(content)
+    for path, value in values.items():
+        block, (*names, last) = copied, path.split(".")
+        for name in names:
+            inner = block.get(name, {})
+            if not isinstance(inner, Mapping):
+                raise BadSettings(f"The override `{path}` leads into `{name}`, which holds no settings.")
+            block[name] = block = dict(inner)
+        block[last] = value
+    return copied
+
+
+def read_block(kind: type[AnyBlock], content: Any, where: str, right: Callable[[str], str]) -> AnyBlock:
+    """Return a block of settings. Raises BadSettings with a line for each mistake. `right`: see `explain`."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise BadSettings("\n  ".join([f"In {where}:", *(explain(one, right) for one in error.errors())])) from None
 
 
 def read_settings(content: Mapping[str, Any], where: str = "the settings") -> TrainSettings:
     """Return the settings in a dict. Raises BadSettings with a line for each mistake."""
-    try:
-        return TrainSettings.model_validate(content).applied()
-    except ValidationError as error:
-        raise BadSettings("\n  ".join([f"In {where}:", *(explain(one, _right) for one in error.errors())])) from None
+    return read_block(TrainSettings, content, where, _right).applied()
 
 
 def read_parallel(given: Any) -> dict[str, Any]:
@@ -290,11 +286,7 @@ def read_parallel(given: Any) -> dict[str, Any]:
     block = given["parallel"] if isinstance(given, Mapping) and given.keys() == {"parallel"} else given
     if not isinstance(block, Mapping):
         raise BadSettings(f"parallel={block!r} is not a block of settings. Give a dict such as {{'enabled': True}}.")
-    try:
-        return ParallelBlock.model_validate(block).applied()
-    except ValidationError as error:
-        lines = [explain(one, lambda name: _right(f"parallel.{name}")) for one in error.errors()]
-        raise BadSettings("\n  ".join(["In `parallel`:", *lines])) from None
+    return read_block(ParallelBlock, block, "`parallel`", lambda name: _right(f"parallel.{name}")).applied()
 
 
 def _right(path: str) -> str:
@@ -316,8 +308,7 @@ def _right(path: str) -> str:
 def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the values of `seed=3` and `train.num_iters=10`, by the names before the `=`.
 
-    Raises BadSettings for one that would undo an earlier one: a setting that is given twice is a mistake, as in a file.
-    Only a part of a block that was replaced as a whole may be named after the block.
+    A setting that is given twice is a mistake (BadSettings), except a part of a block that was replaced before.
     """
     values = {}
     for number, override in enumerate(overrides):
@@ -364,10 +355,9 @@ def algorithm_configs(settings: TrainSettings, agents: Iterable[Agent], kinds: K
 
 
 def completed(settings: TrainSettings, kinds: Kinds) -> TrainSettings:
-    """Return the settings with all fields of the algorithms' configs, including defaults.
+    """Return the settings with all fields of the algorithms' configs, so that later defaults do not change the run.
 
-    A run's folder contains these settings, so that it stays correct when a default changes in a later version. An agent
-    with the common algorithm keeps only its differences: the rest stands in `algorithm`.
+    An agent with the common algorithm keeps only its differences: the rest stands in `algorithm`.
     """
 
     def complete(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -399,10 +389,7 @@ def _with_interval(settings: TrainSettings, block: Mapping[str, Any], kinds: Kin
 
 
 def read_config(given: Mapping[str, Any], where: str, kinds: Kinds, outside: Collection[str] = ()) -> Any:
-    """Return the config of `name` and the other fields. Raises BadSettings, naming the nearest right word.
-
-    `outside`: the settings beside `algorithm`, in the settings of a run.
-    """
+    """Return the config of `name` and the other fields. `outside`: the settings of a run beside `algorithm`."""
     fields = dict(given)
     name = fields.pop("name", None)
     if not checks.is_one_of(name, kinds):

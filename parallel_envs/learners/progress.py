@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.live import Live
 
 Agent = Hashable
 Clock = Callable[[], float]
@@ -37,10 +38,10 @@ class Progress:
 
 
 class Display:
-    """Place where progress is shown, at most every `every` seconds. Computes the speed."""
+    """Progress on a console: a `live` panel, or a line now and then. Computes the speed."""
 
-    def __init__(self, total_steps: int, clock: Clock, every: float, draw: Callable[[Progress, str], None]) -> None:
-        self._total_steps, self._clock, self._every, self._draw = total_steps, clock, every, draw
+    def __init__(self, total_steps: int, console: Console, clock: Clock, live: Live | None) -> None:
+        self._total_steps, self._console, self._clock, self._live = total_steps, console, clock, live
         self._began: tuple[float, int] | None = None  # first call: a resumed run has steps already
         self._shown = float("-inf")
 
@@ -49,7 +50,7 @@ class Display:
         now, steps, total = self._clock(), progress.steps, self._total_steps
         if self._began is None:
             self._began = now, steps
-        if not last and now - self._shown < self._every:
+        if not last and now - self._shown < (_LINE_SECONDS if self._live is None else _LIVE_SECONDS):
             return
         self._shown = now
         seconds = now - self._began[0]
@@ -57,7 +58,11 @@ class Display:
         left = duration(max(total - steps, 0) / speed) if speed > 0 else "?"
         percent = min(100 * steps // total, 100)  # a run makes more steps until all experience is learnt
         pace = f"{steps:,} of {total:,} steps ({percent}%), {speed:,.0f} steps/s, {left} left"
-        self._draw(progress, f"{pace}, update {progress.updates:,}")
+        pace = f"{pace}, update {progress.updates:,}"
+        if self._live is None:
+            say(self._console, "; ".join(_texts(progress, pace)))
+        else:
+            self._live.update(panel(progress, pace, total), refresh=True)
 
 
 @contextlib.contextmanager
@@ -67,19 +72,14 @@ def display(total_steps: int, *, console: Console | None = None, clock: Clock = 
     from rich.live import Live
 
     shown = console or RichConsole(stderr=True)
-    if not shown.is_terminal:
+    live = Live(console=shown, auto_refresh=False) if shown.is_terminal else None
+    with live or contextlib.nullcontext():
+        yield Display(total_steps, shown, clock, live)
 
-        def print_line(progress: Progress, pace: str) -> None:
-            shown.print("; ".join(_texts(progress, pace)), markup=False, highlight=False, soft_wrap=True)
 
-        yield Display(total_steps, clock, _LINE_SECONDS, print_line)
-        return
-    with Live(console=shown, auto_refresh=False) as live:
-
-        def refresh(progress: Progress, pace: str) -> None:
-            live.update(panel(progress, pace, total_steps), refresh=True)
-
-        yield Display(total_steps, clock, _LIVE_SECONDS, refresh)
+def say(console: Console, text: str) -> None:
+    """Print plain text."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _texts(progress: Progress, pace: str) -> list[str]:

@@ -29,14 +29,13 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 from parallel_envs.errors import UntrustedName
 from parallel_envs.extras import as_argument, shell_command
-from parallel_envs.files import discard, open_to_append, short_name, sweep, write_whole
+from parallel_envs.files import discard, locked, open_to_append, short_name, sweep, write_json, write_text
 from parallel_envs.learners.checkpoint import is_checkpoint
-from parallel_envs.learners.config import BadSettings, load_settings
+from parallel_envs.learners.config import BadSettings
 from parallel_envs.meta.making import KNOWN
 from parallel_envs.settings import settings_in
 from parallel_envs.threads import ClosedAtExit
@@ -62,15 +61,13 @@ class BadRun(ValueError):
 def new_folder_in_runs(env: str, algorithms: Iterable[str], seed: int) -> Path:
     """Make an empty folder for a run and return it: `runs/CartPole-v1_ppo_seed0_20260131-120000`.
 
-    Characters that are unusual in file names become `-`; of a file that contains the env only its name is used. Runs
-    that begin in the same second get a number at the end, so that none takes another's folder.
+    Characters that are unusual in file names become `-`. Runs that begin in the same second get a number at the end.
     """
     path, colon, name = env.rpartition(":")
     whole = f"{Path(path).name.removesuffix('.py')}-{name}" if colon else env
     safe = re.sub(r"[^\w.+-]+", "-", whole).strip("-.") or "env"
-    learnt = "+".join(dict.fromkeys(algorithms))
-    now = datetime.now().astimezone()
-    stem = f"{short_name(safe, 150)}_{re.sub(r'[^0-9A-Za-z_.+-]+', '-', learnt)}_seed{seed}_{now:%Y%m%d-%H%M%S}"
+    learnt = re.sub(r"[^0-9A-Za-z_.+-]+", "-", "+".join(dict.fromkeys(algorithms)))
+    stem = f"{short_name(safe, 150)}_{learnt}_seed{seed}_{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     for number in itertools.count(1):
         folder = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
         with contextlib.suppress(FileExistsError):
@@ -83,22 +80,16 @@ def settings_of(folder: str | Path) -> Path:
     """Return the path of a run's settings. FileNotFoundError if there is no run."""
     path = Path(folder) / SETTINGS
     if not path.is_file():
-        above = next(
-            (
-                f" The run that it is part of is {one}."
-                for one in Path(folder).parents[:2]
-                if (one / SETTINGS).is_file()
-            ),
-            "",
-        )
-        raise FileNotFoundError(f"{folder} holds no run: there is no file {SETTINGS} in it.{above}")
+        above = [one for one in Path(folder).parents[:2] if (one / SETTINGS).is_file()]
+        hint = f" The run that it is part of is {above[0]}." if above else ""
+        raise FileNotFoundError(f"{folder} holds no run: there is no file {SETTINGS} in it.{hint}")
     return path
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file, completely or not at all."""
-    text = json.dumps(content, indent=2)
-    write_whole(path, lambda file: file.write(text.encode()))
+def checkpoints_in(folder: Path, *, whole: bool = True) -> list[Path]:
+    """Return the checkpoints of a run, the oldest first; with `whole=False` everything at the place of one."""
+    found = [path for path in (folder / CHECKPOINTS).glob("[0-9]*") if path.name.isdecimal()]
+    return sorted((path for path in found if not whole or is_checkpoint(path)), key=lambda path: int(path.name))
 
 
 def newest_checkpoint(folder: str | Path) -> Path | None:
@@ -106,29 +97,14 @@ def newest_checkpoint(folder: str | Path) -> Path | None:
     return next(reversed(checkpoints_in(Path(folder))), None)
 
 
-def checkpoints_in(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run, the oldest first."""
-    return [path for path in _numbered_in(folder) if is_checkpoint(path)]
-
-
-def _numbered_in(folder: Path) -> list[Path]:
-    """Return everything at the place of a checkpoint."""
-    found = (folder / CHECKPOINTS).glob("[0-9]*")
-    return sorted((path for path in found if path.name.isdecimal()), key=lambda path: int(path.name))
-
-
 def newest_whole(folder: Path) -> Path:
-    """Return the checkpoint to continue from.
-
-    Raises BadRun if there is anything newer that is no checkpoint; FileNotFoundError if there is no checkpoint.
-    """
-    newest = newest_checkpoint(folder)
-    for path in _numbered_in(folder):
-        if not is_checkpoint(path) and (newest is None or int(path.name) > int(newest.name)):
-            raise BadRun(f"{path} is not a complete checkpoint: its table is missing. {way_back(folder, path)}")
-    if newest is None:
+    """Return the checkpoint to continue from. BadRun if it is not complete; FileNotFoundError if there is none."""
+    if not (found := checkpoints_in(folder, whole=False)):
         raise FileNotFoundError(f"{folder} holds no checkpoint yet: begin the run anew in another folder.")
-    return newest
+    if not is_checkpoint(found[-1]):
+        text = f"{found[-1]} is not a complete checkpoint: its table is missing."
+        raise BadRun(f"{text} {way_back(folder, found[-1])}")
+    return found[-1]
 
 
 def way_back(folder: Path, bad: Path) -> str:
@@ -149,13 +125,8 @@ class MetricsFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._waiting = b""
-        self._has_warned = False
-        self._open()
-
-    def _open(self) -> None:
-        self._file = open_to_append(self._folder / METRICS)
+        self._folder, self._waiting, self._has_warned = folder, b"", False
+        self._file = open_to_append(folder / METRICS)
         self._end = self._file.seek(0, os.SEEK_END)  # end of the last complete line
 
     def add(self, counts: Mapping[str, Any], agents: Metrics) -> None:
@@ -164,7 +135,7 @@ class MetricsFile:
             str(agent): {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
             for agent, metrics in agents.items()
         }
-        self._waiting += _as_line({**counts, "agents": finite})
+        self._waiting += json.dumps({**counts, "agents": finite}).encode() + b"\n"
         try:
             self.write()
         except OSError as error:
@@ -188,11 +159,11 @@ class MetricsFile:
             os.fsync(self._file.fileno())
 
     def drop_after(self, steps: int) -> None:
-        """Remove lines of later steps. Raises BadRun, and changes nothing, if a line is damaged."""
-        kept = [line for line in read_metrics(self._folder) if line["steps"] <= steps]
-        self._file.close()
-        write_whole(self._folder / METRICS, lambda file: file.write(b"".join(map(_as_line, kept))))
-        self._open()
+        """Remove lines of later steps, and half a line. Raises BadRun, and changes nothing, if a line is damaged."""
+        num_kept = sum(line["steps"] <= steps for line in read_metrics(self._folder))
+        kept = (self._folder / METRICS).read_bytes().splitlines(keepends=True)[:num_kept]
+        self._end = sum(map(len, kept))
+        self._file.truncate(self._end)
 
     def close(self) -> None:
         """Write waiting lines, if that is possible now, and close the file. May be called again."""
@@ -202,15 +173,8 @@ class MetricsFile:
         self._file.close()
 
 
-def _as_line(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(content) + "\n").encode()
-
-
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
-    """Return the lines of `metrics.jsonl`, without a last line that was cut off by the end of the process.
-
-    Raises BadRun, with the line's number, for a line without metrics.
-    """
+    """Return the lines of `metrics.jsonl`, without a last one that was cut off. Raises BadRun for a damaged line."""
     path = Path(folder) / METRICS
     *whole, _ = path.read_bytes().split(b"\n") if path.exists() else [b""]
     lines = []
@@ -234,27 +198,20 @@ class TensorBoardWriter:
         self.has_failed = False
         """True: nothing is written, as the disk may be full. May be set to False once there is room."""
 
-    def show(self, steps: int, agents: Metrics, totals: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Write each agent's metrics after so many steps, and metrics of the whole run (`totals`).
-
-        If that fails, as on a full disk, a warning says so, and nothing more is written: see `has_failed`.
-        """
+    def show(self, steps: int, numbers: Mapping[str, float]) -> None:
+        """Write numbers by name after so many steps. If that fails, as on a full disk, a warning says so."""
         if not self._wanted or self.has_failed:
             return
         try:
             if self._writer is None:
-                try:
-                    from torch.utils.tensorboard import SummaryWriter
-                except ImportError:
-                    _log.warning("TensorBoard is not installed: metrics go to %s only.", METRICS)
-                    self._wanted = False
-                    return
+                from torch.utils.tensorboard import SummaryWriter
+
                 self._writer = SummaryWriter(str(self._folder), purge_step=steps)  # drops later steps of before
-            for agent, metrics in agents.items():
-                for name, value in metrics.items():
-                    self._writer.add_scalar(f"{name}/{agent}", value, steps)
-            for name, value in totals.items():
+            for name, value in numbers.items():
                 self._writer.add_scalar(name, value, steps)
+        except ImportError:
+            _log.warning("TensorBoard is not installed: metrics go to %s only.", METRICS)
+            self._wanted = False
         except OSError as error:
             self.has_failed = True
             _log.warning("TensorBoard has a gap from step %d on: %s. %s has all metrics.", steps, str(error), METRICS)
@@ -264,18 +221,14 @@ class TensorBoardWriter:
         """Close the file. May be called again."""
         writer, self._writer = self._writer, None
         if writer is not None:
-            try:
+            with contextlib.suppress(OSError):  # its last lines found no room
                 writer.close()
-            except OSError as error:
-                if not self.has_failed:
-                    _log.warning("The last lines for TensorBoard could not be written: %s", str(error))
 
 
 class MetricMeans:
     """Means of each agent's metrics over many updates: agents with a replay buffer update every few steps.
 
-    The first update after `every` steps makes a line: `write` is called with the steps at which it ends, and the means.
-    If one of the numbers is not finite, their mean is NaN.
+    The first update after `every` steps makes a line. If one of the numbers is not finite, their mean is NaN.
     """
 
     def __init__(self, every: int, write: Callable[[int, dict[Agent, dict[str, float]]], None], *, begins: int) -> None:
@@ -329,8 +282,7 @@ class CheckpointNotSaved(OSError):
 def read_choice(folder: Path, steps: int) -> str | None:
     """Return the update mode that `update_mode: auto` had chosen after so many steps. A later choice is removed.
 
-    The modes give the same numbers up to rounding only, and the quickest mode depends on the machine and the moment. A
-    run that is resumed at a checkpoint therefore begins with the mode that it had there.
+    A resumed run begins with the mode that it had: modes give the same numbers up to rounding only.
     """
     path = folder / CHOSEN
     if not path.exists():
@@ -367,18 +319,11 @@ class Run(ClosedAtExit):
         self._num_missed = 0  # checkpoints since the last one that was saved
         self._board = TensorBoardWriter(folder, wanted=tensorboard)
         with contextlib.ExitStack() as files:
-            with contextlib.suppress(ImportError):  # the system has no locks
-                import fcntl
-
-                descriptor = os.open(folder, os.O_RDONLY)
-                files.callback(os.close, descriptor)  # which releases the lock, as the end of the process does
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    text = f"Another process is using the run in {folder}. End it first, or begin another run."
-                    raise BadRun(text) from None
-                except OSError:  # the file system has no locks
-                    pass
+            try:
+                files.enter_context(locked(folder))
+            except BlockingIOError:
+                text = f"Another process is using the run in {folder}. End it first, or begin another run."
+                raise BadRun(text) from None
             self._metrics = MetricsFile(folder)
             files.callback(self._board.close)
             files.callback(self._metrics.close)
@@ -406,31 +351,32 @@ class Run(ClosedAtExit):
             "packages": versions,
         }
         run = cls(folder, **options)
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(run.close)
+        try:
             run.remember(settings)
             write_json(folder / ABOUT, about)
-            on_error.pop_all()
+        except BaseException:
+            run.close()
+            raise
         return run
 
     @classmethod
     def resume(cls, folder: str | Path, **options: Any) -> tuple[Self, Path]:
-        """Return a run and its newest checkpoint, to continue from there.
+        """Return a run and its newest checkpoint, to continue from there. Everything newer is removed.
 
-        Everything newer than the checkpoint is removed: it will be done again. Raises BadRun if another process has
-        the run, or if anything newer is no checkpoint; FileNotFoundError if there is no run or no checkpoint.
+        Raises BadRun if another process has the run, or the newest is not complete; FileNotFoundError without either.
         """
         settings_of(folder)
         run = cls(Path(folder), **options)
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(run.close)
+        try:
             newest = newest_whole(run.folder)
             steps = int(newest.name)
             run._metrics.drop_after(steps)
             run.chosen = read_choice(run.folder, steps)
             (run.folder / OUTCOME).unlink(missing_ok=True)
             sweep(run.folder / CHECKPOINTS)
-            on_error.pop_all()
+        except BaseException:
+            run.close()
+            raise
         return run, newest
 
     def close(self) -> None:
@@ -441,23 +387,19 @@ class Run(ClosedAtExit):
         """Write the settings with which the run continues, now and when it is resumed."""
         import yaml
 
-        text = yaml.safe_dump(dict(settings), sort_keys=False)
-        write_whole(self.folder / SETTINGS, lambda file: file.write(text.encode()))
+        write_text(self.folder / SETTINGS, yaml.safe_dump(dict(settings), sort_keys=False))
 
     def log(self, counts: Mapping[str, Any], agents: Metrics) -> None:
-        """Write a line of metrics: `counts` (with `update` and `steps`), and each agent's metrics.
-
-        Numbers that are not finite become null.
-        """
+        """Write a line: `counts` (with `update`, `steps`), and each agent's metrics. Infinity and NaN become null."""
         self._metrics.add(counts, agents)
-        totals = {name: float(counts[name]) for name in _TOTALS if name in counts}
-        self._board.show(int(counts["steps"]), agents, totals)
+        numbers = {f"{name}/{agent}": value for agent, own in agents.items() for name, value in own.items()}
+        numbers |= {name: float(counts[name]) for name in _TOTALS if name in counts}
+        self._board.show(int(counts["steps"]), numbers)
 
     def save(self, steps: int, save: Callable[[Path], Any], chosen: str | None = None) -> Path:
-        """Write a checkpoint, completely or not at all, remove those that are too old, and return its folder.
+        """Write a checkpoint by `save`, completely or not at all, remove those that are too old, and return its folder.
 
-        Raises OSError if it cannot be written. Everything that was there before then stays. `save` writes a checkpoint
-        into a folder; `chosen` is the update mode that "auto" has chosen by now, if it has.
+        Raises OSError if it cannot be written. `chosen` is the update mode that "auto" has chosen by now, if it has.
         """
         self._metrics.write(sync=True)  # a run that is resumed from this checkpoint needs the lines up to it
         if chosen is not None and chosen != self.chosen:  # first: a note without its checkpoint is dropped later
@@ -477,9 +419,7 @@ class Run(ClosedAtExit):
     def save_if_possible(
         self, steps: int, save: Callable[[Path], Any], chosen: str | None = None, *, is_last: bool = False
     ) -> Path | None:
-        """Save a checkpoint as `save` does, or return None if the disk is full and the run may go on without it.
-
-        There may be room again when the next one is due, so a run does without two in a row, with a warning for each.
+        """Save a checkpoint as `save` does. Warn and return None if the disk is full: there may be room for the next.
 
         Raises:
             CheckpointNotSaved: There was no room for the last one (`is_last`), or for the third in a row, or the disk
@@ -507,24 +447,17 @@ class Run(ClosedAtExit):
         return "Begin the run anew in another folder."
 
     def resume_command(self) -> str:
-        """Return the command that continues the run, ready to copy.
-
-        It has `--trust MODULE` for each module (or file) of the run's environment that a file alone may not name.
-        """
+        """Return the command that continues the run, with `--trust MODULE` for each module that needs it."""
         modules: list[str] = []
         file = self.folder / SETTINGS
         with contextlib.suppress(BadSettings, OSError):  # settings that cannot be read: then the command is shorter
             content = settings_in(file, BadSettings)
-            block = content.get("env")
-            if isinstance(block, Mapping):  # settings of the meta learner
-                name = str(block.get("env_name"))
-                name, kwargs = KNOWN.get(name, name), block.get("env_kwargs") or {}
-            else:
-                stored = load_settings(file)
-                name, kwargs = stored.env, stored.env_kwargs
+            env = content.get("env")
+            block = env if isinstance(env, Mapping) else {**content, "env_name": env}  # a block: of the meta learner
+            name, kwargs = str(block.get("env_name")), block.get("env_kwargs") or {}
             while len(modules) < _MOST_MODULES:
                 try:
-                    check_env(name, kwargs, file, modules)
+                    check_env(KNOWN.get(name, name), kwargs, file, modules)
                     break
                 except UntrustedName as error:
                     modules.append(error.module)

@@ -16,14 +16,13 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.logging import RichHandler
 
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
-from parallel_envs.learners.agent import ALGORITHMS, configs_by_name
+from parallel_envs.learners.agent import configs_by_name
 from parallel_envs.learners.checkpoint import BadCheckpoint, folder_names, load_checkpoint
 from parallel_envs.learners.config import (
     BadSettings,
@@ -38,9 +37,9 @@ from parallel_envs.learners.independent import IndependentLearners
 from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
 from parallel_envs.learners.loops.loop import Metrics, check_agents, fewest_workers, share_workers
 from parallel_envs.learners.meta.config import is_meta
-from parallel_envs.learners.meta.learner import DEFAULT_ITERS, Learner
+from parallel_envs.learners.meta.learner import Learner
 from parallel_envs.learners.outcomes import Ended, RunOutcome, check_learnt, commands_after, outcome_of
-from parallel_envs.learners.progress import Counted, Display, Progress, Repetitions, display
+from parallel_envs.learners.progress import Counted, Display, Progress, Repetitions, display, say
 from parallel_envs.learners.run_folder import (
     BadRun,
     CheckpointNotSaved,
@@ -77,24 +76,18 @@ def begin(config: str | Path | None, overrides: Sequence[str] = ()) -> Path:
         return _train_meta(lambda: Learner(config, **read_overrides(overrides)))
     settings = load_settings(config, overrides)
     with _console() as console, build_learners(settings) as learners:
-        algorithms = [ALGORITHMS[type(one.config)].name for one in learners.agents.values()]
+        algorithms = [one.algorithm.name for one in learners.agents.values()]
         folder = settings.folder or new_folder_in_runs(settings.env, algorithms, settings.seed)
         described = completed(settings, configs_by_name()).described()
-        with Run.create(folder, described, seed=settings.seed, **_run_options(settings)) as run:
+        options = {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
+        with Run.create(folder, described, seed=settings.seed, **options) as run:
             _Training(learners, settings, run, console).run_to_end()
     return folder
 
 
-def _run_options(settings: TrainSettings) -> dict[str, Any]:
-    return {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
-
-
 @contextlib.contextmanager
 def build_learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
-    """Make environments, and learners in them. BadSettings if that fails, as settings are wrong then.
-
-    Spaces that an algorithm does not support, and wrong arguments, are mistakes in settings too.
-    """
+    """Make environments, and learners in them. BadSettings if they refuse their arguments or each other."""
     limit, num_envs = settings.num_workers, settings.num_envs
     learning_workers = limit
     with contextlib.ExitStack() as stack:
@@ -107,8 +100,7 @@ def build_learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
                 try:
                     shares = share_workers(settings.worker_budget, in_workers, least, env_workers=asked)
                 except ValueError as error:
-                    text = f"`worker_budget` (in the block `parallel`: `num_workers`): {error}"
-                    raise ValueError(text) from error
+                    raise ValueError(f"`worker_budget` (in the block `parallel`: `num_workers`): {error}") from error
                 limit, learning_workers = shares.envs, shares.learning or None
             factory = env_factory(settings.env, settings.env_kwargs, settings.turns)
             envs = MultiAgentEnvManager(
@@ -146,9 +138,19 @@ def loop_options(settings: TrainSettings) -> LoopOptions:
 # ---- resumed runs -----------------------------------------------------------------------------------------------
 
 _MAY_CHANGE = FailureSettings.model_fields.keys() | {
-    "total_steps", "log_every", "keep_checkpoints", "tensorboard", "num_workers", "backend", "folder", "learn_in",
-    "worker_budget", "schedule", "update_timeout", "on_divergence",
-}  # fmt: skip
+    "total_steps",
+    "log_every",
+    "keep_checkpoints",
+    "tensorboard",
+    "num_workers",
+    "backend",
+    "folder",
+    "learn_in",
+    "worker_budget",
+    "schedule",
+    "update_timeout",
+    "on_divergence",
+}
 """Settings that may change when a run is resumed, as the training does not depend on them. (A checkpoint is written
 where a run ends, and episodes begin anew there as at any other checkpoint.)"""
 
@@ -162,11 +164,9 @@ def go_on(
 ) -> Path:
     """Continue training from the newest checkpoint in a run's folder. Returns the folder.
 
-    Settings that do not influence the training may be changed by a file or overrides; the folder then contains the new
-    values. A run that has made `total_steps` already is reported as done, and left as it is.
-
-    `config` is a settings file to use in place of the run's own, and `trust` has modules with environments that the
-    run's own settings.yaml may name.
+    `config`, a settings file to use in place of the run's own, and `overrides` may change what does not influence the
+    training. `trust` has modules with environments that the run's own settings.yaml may name. A run that has made
+    `total_steps` already is reported as done, and left as it is.
 
     Raises:
         UntrustedName: The run's own settings.yaml names an environment of another module.
@@ -194,7 +194,7 @@ def go_on(
     with _console() as console:
         newest = newest_checkpoint(folder)
         if newest is not None and (steps := int(newest.name)) >= settings.total_steps:
-            _say(
+            say(
                 console,
                 f"The run in {folder} has made {steps:,} steps, and total_steps is {settings.total_steps:,}: nothing "
                 f"is left to do. To have it go on, give it more, as total_steps={2 * steps}.",
@@ -203,7 +203,8 @@ def go_on(
             check_learnt({agent: state["counters"] for agent, state in agents.items()})
             return Path(folder)
         with build_learners(settings) as learners:
-            run, checkpoint = Run.resume(folder, **_run_options(settings))
+            options = {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
+            run, checkpoint = Run.resume(folder, **options)
             with run:
                 try:
                     learners.load(checkpoint)
@@ -244,17 +245,11 @@ class _Training:
         """Train until `total_steps` have been made and learnt from.
 
         However the run ends, the console shows its results and the next commands (`outcomes.py`), and the folder keeps
-        the figures. An exception that ends the run early has a note that says how to continue.
-
-        Raises:
-            EnvError, WorkerDied, StepTimeout: With `on_failure: raise`, or once an environment fails more often than
-                `max_restarts` allows.
-            NothingLearnt: At the end, when everything has been saved: every update of some agent was undone. If only
-                some updates were undone, a warning says how many.
-            CheckpointNotSaved: See `Run.save_if_possible`.
+        the figures. An exception that ends the run early has a note that says how to continue. NothingLearnt is raised
+        at the end, when everything has been saved, if every update of some agent was undone.
         """
         learners, run, total = self.learners, self.run, self.settings.total_steps
-        _say(self.console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
+        say(self.console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
         try:
             with (
                 display(total, console=self.console) as self.display,
@@ -266,9 +261,7 @@ class _Training:
                 self._show(last=True)
         # The display has ended, so texts stand below its last frame.
         except _InterruptedSafely:
-            _say(
-                self.console, f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: {run.resume_command()}"
-            )
+            say(self.console, f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: {run.resume_command()}")
             self._show_outcome("ctrl-c")
             raise
         except Exception as error:
@@ -285,7 +278,7 @@ class _Training:
             text += (
                 f"\nRestarts of environments: {restarts} ({by_worker}). The last was of {env_names(last[0])}: {last[1]}"
             )
-        _say(self.console, text)
+        say(self.console, text)
         self._show_outcome("budget")
         check_learnt({agent: one.counters for agent, one in learners.agents.items()})
 
@@ -296,8 +289,7 @@ class _Training:
         never learn all at once delay it by one interval or one rollout at most.
 
         Ctrl-C is delayed to the end of a step; then a checkpoint is saved. A second Ctrl-C strikes at once and saves
-        none. Experience without an update is then lost: a run that is resumed there works, but differs from an
-        uninterrupted one.
+        none: a run that is resumed then differs from an uninterrupted one.
         """
         learners, loop, total = self.learners, self.loop, self.settings.total_steps
         every = self.settings.checkpoint_every or total
@@ -369,7 +361,7 @@ class _Training:
         learners, settings = self.learners, self.settings
         outcome = outcome_of(
             self.run.folder,
-            {agent: ALGORITHMS[type(one.config)].name for agent, one in learners.agents.items()},
+            {agent: one.algorithm.name for agent, one in learners.agents.items()},
             ended=ended,
             reason=reason,
             steps=learners.steps,
@@ -386,22 +378,19 @@ class _Training:
 
 
 def _train_meta(make: Callable[[], Learner]) -> Path:
-    """Train a meta-RL learner with the display, and show how well the agent adapts. Returns the run's folder.
-
-    However the training ends, the console shows its results and the next commands.
-    """
+    """Train a meta-RL learner with the display, and show how well the agent adapts. Returns the run's folder."""
     with _console() as console, make() as learner:
         run, settings = learner._start_training(), learner.settings.train
-        _say(console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
+        say(console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
         try:
             with display(learner.n_env_steps_total, console=console) as learner.display:
                 folder = learner.train()
             curve = " ".join(f"{one:.4g}" for one in learner.evaluate().curve)
-            _say(console, f"Mean return by inner episode on {len(learner.eval_tasks)} evaluation tasks: {curve}")
+            say(console, f"Mean return by inner episode on {len(learner.eval_tasks)} evaluation tasks: {curve}")
         finally:
             if learner.outcome is not None:
                 times = 2 if learner.finished else 1  # a finished run gets as much again
-                until = f"train.num_iters={times * (settings.num_iters or DEFAULT_ITERS)}"
+                until = f"train.num_iters={times * learner.num_iters}"
                 if settings.n_env_steps_total is not None:
                     until = f"train.n_env_steps_total={times * settings.n_env_steps_total}"
                 _say_results(console, learner.outcome, commands_after(run, until))
@@ -425,11 +414,5 @@ def _console() -> Iterator[Console]:
         logger.removeHandler(handler)
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
 def _say_results(console: Console, outcome: RunOutcome, commands: Sequence[str]) -> None:
-    _say(console, outcome.told())
-    if commands:
-        _say(console, "\n".join(["Next:", *(f"  {command}" for command in commands)]))
+    say(console, "\n".join([outcome.told(), *(["Next:"] if commands else []), *(f"  {one}" for one in commands)]))

@@ -14,7 +14,7 @@ import yaml
 
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig
 from parallel_envs.learners.agent import configs_by_name
-from parallel_envs.learners.config import BadSettings, TrainSettings, algorithm_configs, load_settings
+from parallel_envs.learners.config import TrainSettings, algorithm_configs, load_settings
 from parallel_envs.learners.run_folder import read_metrics
 from parallel_envs.learners.train import build_learners
 from parallel_envs.learners.updates import UPDATE_TIMEOUT
@@ -43,38 +43,31 @@ class PoisonedAtFirst(Poisoned):
         return super().reset(seed, options)
 
 
-def test_a_run_leaves_its_settings_metrics_and_checkpoints(train: Train, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    done = train(f"folder={folder}", "seed=7", "algorithm.num_epochs=1")
-    assert done.exit_code == 0, done.output
-    assert str(folder) in done.output.splitlines()
-    assert "steps/s" in done.output
-    settings = yaml.safe_load((folder / "settings.yaml").read_text())
-    assert (settings["seed"], settings["algorithm"]["num_epochs"], settings["strategy"]) == (7, 1, "batch")
-    assert json.loads((folder / "run.json").read_text())["seed"] == 7
-    lines = read_metrics(folder)
-    assert [line["update"] for line in lines] == list(range(1, len(lines) + 1))
-    assert lines[-1]["steps"] >= 2 * CHECKPOINT_STEPS
-    assert {"loss", "entropy", "return"} <= lines[-1]["agents"]["agent_0"].keys()
-    assert lines[-1]["seconds"].keys() == {"collect", "act", "update"}
-    assert len(list((folder / "checkpoints").iterdir())) == 2
-
-
-def test_the_settings_of_a_run_say_everything_and_make_the_same_run(train: Train, tmp_path: Path) -> None:
+def test_a_run_leaves_its_settings_metrics_and_checkpoints_and_its_settings_make_the_same_run(
+    train: Train, tmp_path: Path
+) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     dqn = "agents={agent_0: {name: dqn, learning_starts: 8}}"
-    assert train(dqn, "algorithm.num_epochs=2", "train_interval=3", f"folder={first}").exit_code == 0
+    done = train(dqn, "seed=7", "algorithm.num_epochs=2", "train_interval=3", f"folder={first}")
+    assert done.exit_code == 0, done.output
+    assert str(first) in done.output.splitlines()
+    assert "steps/s" in done.output
+    assert json.loads((first / "run.json").read_text())["seed"] == 7
+    lines = read_metrics(first)
+    assert lines[-1]["update"] == learnt(first)[1]["updates"]
+    assert {"loss", "return"} <= lines[-1]["agents"]["agent_0"].keys()
+    assert lines[-1]["seconds"].keys() == {"collect", "act", "update"}
+    assert len(list((first / "checkpoints").iterdir())) == 2
     said = yaml.safe_load((first / "settings.yaml").read_text())
     assert said.keys() == TrainSettings.model_fields.keys() - {"parallel"}
     assert said["algorithm"].keys() == {"name", *(field.name for field in dataclasses.fields(PPOConfig))}
     assert said["agents"]["agent_0"].keys() == {"name", *(field.name for field in dataclasses.fields(DQNConfig))}
-    assert said["agents"]["agent_0"]["train_interval"] == 3
+    assert (said["seed"], said["algorithm"]["num_epochs"], said["agents"]["agent_0"]["train_interval"]) == (7, 2, 3)
     assert None not in (said["checkpoint_every"], said["log_every"])
     again = command(first / "settings.yaml", f"folder={second}")
     assert again.exit_code == 0, again.output
     assert yaml.safe_load((second / "settings.yaml").read_text()) == {**said, "folder": str(second)}
-    (states, _), (others, _) = learnt(first), learnt(second)
-    assert_same_batch(others, states)
+    assert_same_batch(learnt(second)[0], learnt(first)[0])
 
 
 def test_agents_of_different_algorithms_learn_in_an_env_named_by_its_path_or_by_pettingzoos_id(
@@ -136,17 +129,13 @@ def test_the_example_and_the_time_for_updates_reach_the_learners(config: Path) -
     assert algorithm_configs(example, ["agent_0"], configs_by_name())["agent_0"].rollout_length == 128
     said = inspect.signature(IndependentLearners).parameters["update_timeout"].default
     assert said == TrainSettings.model_fields["update_timeout"].default == UPDATE_TIMEOUT
-    for given, meant in (("7.5", 7.5), ("null", None)):
-        with build_learners(load_settings(config, [f"update_timeout={given}", *PLAIN])) as made:
-            assert made.update_timeout == meant
-    with pytest.raises(BadSettings, match="update_timeout"):
-        load_settings(config, ["update_timeout=0"])
+    with build_learners(load_settings(config, ["update_timeout=7.5", *PLAIN])) as made:
+        assert made.update_timeout == 7.5
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sed=3"], "`sed` is unknown. Did you mean `seed`?"),
         (["parallel={num_workers: 1}"], "`worker_budget` (in the block `parallel`: `num_workers`): "),
         (["env=tests.learners.test_cli:Unnamed"], "Agent ('a', 1) cannot be named in a file"),
         (["mode=free"], "needs a bound of its queue"),
@@ -180,8 +169,7 @@ def test_a_run_whose_agent_diverges_ends_or_goes_on_and_fails_if_it_has_learnt_n
 ) -> None:
     always = "env=tests.learners.test_independent:Poisoned"
     done = train(always, "agents={blue: {name: sac}}", "on_divergence=raise", f"folder={tmp_path / 'ended'}")
-    assert done.exit_code == 2
-    assert "Agent 'red' has not learnt" in done.output
+    assert (done.exit_code, "Agent 'red' has not learnt" in done.output) == (2, True)
     done = train("env=tests.learners.test_cli:PoisonedAtFirst", f"folder={tmp_path / 'on'}")
     assert done.exit_code == 0, done.output
     states, _ = learnt(tmp_path / "on")
@@ -202,6 +190,4 @@ def test_a_run_whose_agent_diverges_ends_or_goes_on_and_fails_if_it_has_learnt_n
     assert states["blue"]["counters"]["updates"] > 1
     assert about["steps"] >= 2 * CHECKPOINT_STEPS
     done = train(resume=folder)
-    assert done.exit_code == 1
-    assert "nothing is left to do" in done.output
-    assert "Nothing was learnt by 'red'" in done.output
+    assert (done.exit_code, "Nothing was learnt by 'red'" in done.output) == (1, True)

@@ -38,12 +38,6 @@ RESULTS = ROOT / "examples" / "results" / "meta"
 CONFIGS = sorted(path.name for path in RESULTS.glob("*.yaml"))
 
 
-def printed_by(*command: str | Path) -> str:
-    ran = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    return ran.stdout
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_committed_settings_can_be_run(name: str) -> None:
     assert "bandits.yaml" in CONFIGS
@@ -65,6 +59,12 @@ def test_the_example_trains_goes_on_and_its_curve_is_drawn(tmp_path: Path) -> No
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(small), encoding="utf-8")
     run = tmp_path / "bandits-7"
     program = ROOT / "examples" / "meta_learning.py"
+
+    def printed_by(*command: str | Path) -> str:
+        ran = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return ran.stdout
+
     shown = printed_by(program, tmp_path / "small.yaml", run, "--seed", "7")
     assert shown.startswith(f"{run}: 240 steps")
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))

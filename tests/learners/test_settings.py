@@ -58,10 +58,8 @@ def read(**settings: Any) -> TrainSettings:
 
 WHOLE = [
     ("env: [", "is not YAML"),
-    ("- env", "holds list"),
     ("", "holds NoneType"),
     ("env: a", r"`total_steps` is missing"),
-    ("env: a\ntotal_steps: many", "`total_steps: 'many'`: Input should be a valid integer"),
     ("env: a\ntotal_steps: 0", "`total_steps: 0`: Input should be greater than 0"),
     ("env: a\ntotal_steps: true", "`total_steps: True`: .*a number is wanted, not a flag"),
     ("env: a\ntotal_steps: 1.5e0", "`total_steps: 1.5`: Input should be a valid integer"),
@@ -69,14 +67,16 @@ WHOLE = [
 LINES = [
     ("num_env: 3", r"`num_env` is unknown. Did you mean `num_envs`\?"),
     ("zzz: 3", "`zzz` is unknown. Known are `agents`, `algorithm`"),
+    ("learning_rate: 3", r"`learning_rate` is unknown. .*It is `algorithm.learning_rate` \(dqn, ppo, sac\)"),
+    ("learning_starts: 3", r"`learning_starts` is unknown. .*It is `algorithm.learning_starts` \(dqn, sac\)"),
+    ("name: 3", "`name` is unknown. .*It is `algorithm.name`"),
+    ("rollout_lenght: 3", r"`rollout_lenght` is .*Did you mean `algorithm.rollout_length` \(ppo\)\?"),
+    ("learn_on: 3", r"`learn_on` is unknown. .*Did you mean `learn_in`\?"),
     ("parallel: {use_thread: 1}", r"`parallel.use_thread` .*mean `use_threads`\?"),
     ("update_mode: fuse", r"`update_mode: 'fuse'`: Input .*\. Did you mean 'fused'\?$"),
     ("parallel: {async_learning: fre}", r":\n  [^\n]* Did you mean 'free'\?$"),
-    ("seed: true", "`seed: True`: .*a number is wanted, not a flag"),
     ("seed: 1\nseed: 2", "`seed` stands twice"),
     ("turns: sequential", "`turns: 'sequential'`: Input should be 'simultaneous'"),
-    ("turns: parallel", "`turns: 'parallel'`: Input should be 'simultaneous'"),
-    ("SEED: 3", r"`SEED` is unknown. Did you mean `seed`\?"),
     ("backend: SERIAL", r"`backend: 'SERIAL'`: .* Did you mean 'serial'\?"),
     ("algorithm: ppo", r"`algorithm: 'ppo'`: .* Did you mean `algorithm.name=ppo`\?"),
     ("minibatch: 4", r"`minibatch: 4`: Input .* Give a list, such as \[64, 256\]\."),
@@ -94,35 +94,13 @@ def test_mistakes_are_named(text: str, words: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("learning_rate", r"It is `algorithm.learning_rate` \(dqn, ppo, sac\)"),
-        ("learning_starts", r"It is `algorithm.learning_starts` \(dqn, sac\)"),
-        ("hidden", "It is `algorithm.hidden`"),
-        ("batch_size", "It is `algorithm.batch_size`"),
-        ("rollout_length", r"It is `algorithm.rollout_length` \(ppo\)"),
-        ("name", "It is `algorithm.name`"),
-        ("rollout_lenght", r"Did you mean `algorithm.rollout_length` \(ppo\)\?"),
-        ("learn_on", r"Did you mean `learn_in`\?"),
-        ("train_intervall", r"Did you mean `train_interval`\?"),
-    ],
-)
-def test_settings_of_algorithms_are_told_where_they_belong(name: str, words: str) -> None:
-    pytest.importorskip("torch")
-    with pytest.raises(BadSettings, match=f"`{name}` is unknown. .*{words}"):
-        read(**{name: 3})
-
-
-@pytest.mark.parametrize(
     ("overrides", "words"),
     [
         (["seed"], "does not have the form key=value"),
-        (["=3"], "does not have the form key=value"),
         (["env.name=3"], "leads into `env`"),
         (["seed=["], "is not YAML"),
         (["algorithm={name: slow, name: fast}"], "is not YAML: `name` stands twice"),
         (["num_envs=-1"], r"config\.yaml with num_envs=-1:\n  `num_envs: -1`"),
-        (["seed=3", "seed=4"], "'seed=4' would undo 'seed=3'"),
         (["seed=3", "num_envs=2", "seed=3"], "'seed=3' would undo 'seed=3'"),
         (["algorithm.learning_rate=3", "algorithm={name: slow}"], "would undo 'algorithm.learning_rate=3'"),
     ],
@@ -177,10 +155,8 @@ def test_agents_take_over_what_they_do_not_say_but_nothing_from_another_algorith
 
 
 def test_blocks_that_are_none_say_a_thing_twice_or_what_no_agent_has_are_refused() -> None:
-    nothing: list[Any] = [[], "yes", 5]
-    for block in nothing:
-        with pytest.raises(BadSettings, match="is not a block of settings"):
-            read_parallel(block)
+    with pytest.raises(BadSettings, match="is not a block of settings"):
+        read_parallel("yes")
     with pytest.raises(BadSettings, match="`parallel` and `backend`, `update_mode` say the same thing"):
         read(parallel=PLAN, update_mode="fused", backend="serial")
     given: list[dict[str, Any]] = [{"train_interval": 2}, {"parallel": {"train_interval": 2}}]
@@ -194,7 +170,6 @@ def test_blocks_that_are_none_say_a_thing_twice_or_what_no_agent_has_are_refused
     [
         ({"read": {}}, {}, r"`agents.read` is unknown. Did you mean `red`\?"),
         ({}, {"name": "ppo"}, "`algorithm.name: ppo` is unknown. Known are `fast`, `slow`"),
-        ({}, {"name": "slwo"}, r"`algorithm.name: slwo` is unknown. Did you mean `slow`\?"),
         ({}, {"name": ["slow"]}, r"`algorithm.name: \['slow'\]` is unknown. Did you mean `slow`\?"),
         ({}, {"name": "SLOW"}, r"`algorithm.name: SLOW` is unknown. Did you mean `slow`\?"),
         ({}, {"seed": 5}, "`algorithm.seed` .* It is `seed` of the run"),
@@ -204,7 +179,6 @@ def test_blocks_that_are_none_say_a_thing_twice_or_what_no_agent_has_are_refused
         ({"red": {"speed": 3}}, {}, "`agents.red.speed` is unknown. It is `speed` of fast"),
         ({}, {"learning_rate": True}, "`algorithm.learning_rate: True`: a number is wanted, not a fl"),
         ({}, {"network": {"hidden": 32}}, r"hidden: 32`: Input .* Give a list, such as \[64, 256\]\.$"),
-        ({}, {"network": {"hidden": {}}}, r"hidden: {}`: Input .* such as \[64, 256\]\.$"),
         ({}, {"kind": True}, "`algorithm.kind: True`: Input should be a valid string"),
         ({"red": {"name": "fast", "speed": 7}}, {}, r"^`agents.red`: Fast.speed=7 is bad luck. Give 6\.$"),
     ],

@@ -1,7 +1,7 @@
 """The meta-RL learner: agents that learn to learn a task within a few episodes of it.
 
-    learner   `Learner`, which trains in a run; built on
-    player    an agent with its tasks and environments: collecting, and evaluation by inner episode
+    learner   `Learner`: collects rollouts, learns from them in a run, and evaluates by inner episode
+    envs      its tasks and environments
     config    settings
     agent     architectures, the acting policy, and the agent with its network, buffer and counters
     memory    a GRU and fast weights; PPO, DQN and SAC that learn from whole rollouts
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from parallel_envs.learners.meta.config import MetaSettings, load_settings
     from parallel_envs.learners.meta.learner import Adaptation, Learner
 
-_HOMES = {
-    "AGENT_ARCHS": "agent",
-    "Adaptation": "player",
-    "Learner": "learner",
-    "MetaSettings": "config",
-    "load_settings": "config",
-}
-
 __all__ = ["AGENT_ARCHS", "Adaptation", "Learner", "MetaSettings", "load_settings"]
 
-__getattr__, __dir__ = _on_first_use(__name__, _HOMES)
+__getattr__, __dir__ = _on_first_use(
+    __name__,
+    {
+        **dict.fromkeys(["Adaptation", "Learner"], "learner"),
+        "AGENT_ARCHS": "agent",
+        "MetaSettings": "config",
+        "load_settings": "config",
+    },
+)

@@ -178,9 +178,9 @@ class MetaPolicy(BatchPolicy):
                 state = tuple(part.numpy() for part in after)
             else:
                 outputs = self.module(features)
-        if self.deterministic:
-            return self.head.best(outputs.numpy(), mask), state
-        noise = np.concatenate([self.head.noise(generator, 1) for generator in rows.generators])
+        noise = None
+        if not self.deterministic:
+            noise = np.concatenate([self.head.noise(generator, 1) for generator in rows.generators])
         return self.head.choose(outputs.numpy(), mask, noise), state
 
 
@@ -244,31 +244,27 @@ class MetaAgent:
     def update(self, num_updates: int = 1, rate: float = 1.0) -> dict[str, float]:
         """Make so many updates from a replay buffer, or one by PPO. Returns means of metrics.
 
-        `rate` is a factor for the config's learning rate. Raises Diverged, with the agent's numbers unchanged, if a
-        loss or a gradient was not finite.
+        `rate` is a factor for the learning rate. Raises Diverged, with unchanged numbers, if one was not finite.
         """
-        self.algorithm.config = self.config
-        reports = [self._update_once(rate) for _ in range(num_updates if self.memory is not None else 1)]
+        self.algorithm.config, reports = self.config, list[UpdateReport]()
+        for _ in range(num_updates if self.memory is not None else 1):
+            experience: Any = self.memory
+            if self.memory is None:
+                experience, self._pending = self.to_batch.trajectory(Rollouts(self._pending)), []
+                # Rollouts that ended early may give fewer rows than a minibatch. Then the minibatch is made smaller.
+                config: Any = self.config
+                size = min(config.minibatch_size, experience.valid.size)
+                self.algorithm.config = dataclasses.replace(config, minibatch_size=size)
+            plan = self.algorithm.draw(experience, self.generator, self.counters["updates"])
+            learning_rate = self.config.learning_rate_after(self.counters["updates"]) * rate
+            reports.append(update_one(self.parameters, dataclasses.replace(plan, learning_rate=learning_rate)))
+            if reports[-1].diverged is not None:
+                self.counters["skipped"] += 1
+                raise Diverged(f"The agent has learnt nothing: {reports[-1].diverged}.", [self.algorithm.agent])
+            if reports[-1].taught is not None and isinstance(self.memory, PrioritizedReplayBuffer):
+                self.memory.update_priorities(plan.arrays["indices"], reports[-1].taught)
+            self.counters["updates"] += 1
         return {name: float(np.mean([report.metrics[name] for report in reports])) for name in reports[0].metrics}
-
-    def _update_once(self, rate: float) -> UpdateReport:
-        experience: Any = self.memory
-        if self.memory is None:
-            experience, self._pending = self.to_batch.trajectory(Rollouts(self._pending)), []
-            # Rollouts that ended early may give fewer rows than a minibatch. Then the minibatch is made smaller.
-            config: Any = self.algorithm.config
-            size = min(config.minibatch_size, experience.valid.size)
-            self.algorithm.config = dataclasses.replace(config, minibatch_size=size)
-        plan = self.algorithm.draw(experience, self.generator, self.counters["updates"])
-        learning_rate = self.config.learning_rate_after(self.counters["updates"]) * rate
-        report = update_one(self.parameters, dataclasses.replace(plan, learning_rate=learning_rate))
-        if report.diverged is not None:
-            self.counters["skipped"] += 1
-            raise Diverged(f"The agent has learnt nothing: {report.diverged}.", [self.algorithm.agent])
-        if report.taught is not None and isinstance(self.memory, PrioritizedReplayBuffer):
-            self.memory.update_priorities(plan.arrays["indices"], report.taught)
-        self.counters["updates"] += 1
-        return report
 
     def state(self) -> dict[str, Any]:
         """Return the agent's state for `save_checkpoint`, without collected rollouts that are not learnt from yet."""

@@ -18,14 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic_core import PydanticSerializationError
 
-from parallel_envs import checks
-from parallel_envs.checks import explain, right_setting
+from parallel_envs.checks import right_setting
 from parallel_envs.choices import Backend, OnDivergence
 from parallel_envs.env_files import absolute
-from parallel_envs.learners.config import BadSettings, Block, FailureSettings, replaced
+from parallel_envs.learners.config import BadSettings, Block, FailureSettings, read_block, replaced
 from parallel_envs.settings import settings_in
 
 
@@ -36,7 +35,7 @@ class EnvBlock(FailureSettings):
     in this process: errors are raised, and there are no deadlines.
     """
 
-    env_type: str = "meta"
+    env_type: Literal["meta"] = "meta"
     """"meta": tasks of one family, several episodes on each."""
     env_name: Annotated[str, AfterValidator(absolute)]
     """A known family (`AntDir-v0`), `package.module:Class`, `./file.py:Class`, or a Gymnasium id."""
@@ -159,56 +158,42 @@ def is_meta(content: Mapping[str, Any]) -> bool:
 
 
 def load_settings(given: Any, overrides: Mapping[str, Any] | None = None) -> MetaSettings:
-    """Read and check settings.
+    """Read a dict, a YAML file or settings, with some replaced: `{"seed": 3, "train.num_iters": 10}`.
 
-    Args:
-        given: A dict, the path of a YAML file, or settings.
-        overrides: Settings that replace others: `{"seed": 3, "train.num_iters": 10}`.
-
-    Raises:
-        BadSettings: Some settings are wrong. The text has a line for each, with the nearest right name.
+    Raises BadSettings with a line for each mistake.
     """
     if isinstance(given, MetaSettings):
         given = given.described()
     where = "the settings" if isinstance(given, Mapping) else str(given)
     if overrides:
         where = f"{where} with {' '.join(f'{key}={value}' for key, value in overrides.items())}"
-    content = dict(given) if isinstance(given, Mapping) else settings_in(given, BadSettings)
-    for key, value in (overrides or {}).items():
-        content = replaced(content, key.split("."), value)
-    try:
-        settings = MetaSettings.model_validate(content)
-    except ValidationError as error:
-        raise BadSettings("\n  ".join([f"In {where}:", *(explain(one, _right) for one in error.errors())])) from None
-    _check_contradictions(settings)
-    return settings
-
-
-def _check_contradictions(settings: MetaSettings) -> None:
+    content = given if isinstance(given, Mapping) else settings_in(given, BadSettings)
+    settings = read_block(MetaSettings, replaced(content, overrides or {}), where, _right)
     env, train, policy = settings.env, settings.train, settings.policy
-    if env.env_type != "meta":
-        raise BadSettings(f"`env.env_type: {env.env_type}` is unknown. {checks.advice(env.env_type, ['meta'])}")
-    if train.num_iters is not None and train.n_env_steps_total is not None:
-        raise BadSettings("`train.num_iters` and `train.n_env_steps_total` both say when training ends. Give one.")
-    workers = env.num_parallel_workers
-    if env.num_envs is not None and env.backend != "serial" and env.num_envs < workers:
-        raise BadSettings(
-            f"`env.num_parallel_workers: {workers}` is more than `env.num_envs: {env.num_envs}`, so some workers would "
-            "hold no environment. Ask for fewer workers or more environments."
-        )
-    last, end = train.last_learning_rate, policy.algorithm.get("learning_rate_end")
-    if last != 1.0 and end is not None:
-        raise BadSettings(
-            f"`train.last_learning_rate: {last}` and `policy.algorithm.learning_rate_end: {end}` both say how the "
-            "learning rate falls. Give one."
-        )
-    if policy.memory_span is not None and policy.memory.name != "gru":
-        raise BadSettings(f"`policy.memory_span: {policy.memory_span}` is for GRUs. Leave it out.")
-    for field in ("num_init_rollouts_pool", "num_updates_per_iter"):
-        if policy.algorithm.get("name") == "ppo" and getattr(train, field):
-            raise BadSettings(
-                f"`train.{field}` is for dqn and sac: PPO learns once from each iteration's own rollouts. Leave it out."
-            )
+    workers, last, end = env.num_parallel_workers, train.last_learning_rate, policy.algorithm.get("learning_rate_end")
+    by_ppo = policy.algorithm.get("name") == "ppo"
+    contradictions = {
+        "`train.num_iters` and `train.n_env_steps_total` both say when training ends. Give one.": (
+            train.num_iters is not None and train.n_env_steps_total is not None
+        ),
+        f"`env.num_parallel_workers: {workers}` is more than `env.num_envs: {env.num_envs}`, so some workers would "
+        "hold no environment. Ask for fewer workers or more environments.": (
+            env.num_envs is not None and env.backend != "serial" and env.num_envs < workers
+        ),
+        f"`train.last_learning_rate: {last}` and `policy.algorithm.learning_rate_end: {end}` both say how the "
+        "learning rate falls. Give one.": last != 1.0 and end is not None,
+        f"`policy.memory_span: {policy.memory_span}` is for GRUs. Leave it out.": (
+            policy.memory_span is not None and policy.memory.name != "gru"
+        ),
+        "`train.num_init_rollouts_pool` and `train.num_updates_per_iter` are for dqn and sac: PPO learns once from "
+        "each iteration's own rollouts. Leave them out.": (
+            by_ppo and bool(train.num_init_rollouts_pool or train.num_updates_per_iter)
+        ),
+    }
+    for text, is_so in contradictions.items():
+        if is_so:
+            raise BadSettings(text)
+    return settings
 
 
 def _right(path: str) -> str:

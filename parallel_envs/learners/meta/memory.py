@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan
 from parallel_envs.learners.dqn import DQN, QNetworks
 from parallel_envs.learners.networks import GruCell, Normaliser, Recurrent, Scale, linear, mlp
-from parallel_envs.learners.ppo import PPO, RecurrentActorCritic
+from parallel_envs.learners.ppo import PPO, ActorCritic, RecurrentActorCritic
 from parallel_envs.learners.sac import SAC, Critic, SoftActorCritic
 from parallel_envs.rollouts import Rollouts, Sequences
 from parallel_envs.rollouts.replay import Array, Indices, ReplayBuffer
@@ -45,8 +45,7 @@ GRU = MemoryConfig()
 
 
 class TwoStepGRU(Recurrent):
-    """A GRU that sees two observations at a time, the current and the previous one, so that it can relate an action to
-    its outcome.
+    """A GRU that sees the current observation and the previous one, to relate an action to its outcome.
 
     `forward(features, (memory, before))` is one step; without a state, all steps of rollouts from their beginnings.
     """
@@ -119,11 +118,12 @@ class FastWeights(nn.Module):
         reading = (address.unsqueeze(-1) * matrix).sum(-2)
         return self.head(torch.cat([seen, reading], -1)), (address, matrix)
 
-    def remembered(self, features: Tensor, begins: Tensor | None = None) -> Tensor:
+    def unroll(self, features: Tensor, begins: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         """Return the encoded observation and the reading of each step of rollouts from their beginnings.
 
         Step t reads what step s wrote with a weight that is the product of its address and the address before s. So no
         matrix is built, and all steps are computed at once. Where `begins`, another rollout begins in the same row.
+        `memory` is unused: the arguments are those of `Recurrent.unroll`.
         """
         seen = self.encoder(features)
         addresses = torch.softmax(self.keys(seen), -1)
@@ -136,9 +136,7 @@ class FastWeights(nn.Module):
             shares = torch.where(which.unsqueeze(-1) == which.unsqueeze(-2), shares, 0.0)
         return torch.cat([seen, shares @ self.values(seen)], -1)
 
-    def unroll(self, features: Tensor, begins: Tensor, memory: Tensor) -> Tensor:
-        """Do as `remembered`. The arguments are those of `Recurrent.unroll`; `memory` is unused."""
-        return self.remembered(features, begins)
+    remembered = unroll
 
 
 MemoryNetwork = TwoStepGRU | FastWeights
@@ -153,10 +151,7 @@ def memory_network(
     *,
     last_gain: float = 1.0,
 ) -> MemoryNetwork:
-    """Return a network with memory, built of the config's hidden layers.
-
-    Without `num_out` the network has no head: its outputs are the `num_remembered` numbers of the memory.
-    """
+    """Return a network with memory, of the config's hidden layers. Without `num_out` it returns the memory itself."""
     *hidden, size = config.hidden
     wide = hidden[-1] if hidden else size
     is_gru = memory.name == "gru"
@@ -231,9 +226,7 @@ def _time_first(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 class RolloutBuffer(ReplayBuffer):
-    """A ring buffer from which whole rollouts are drawn, each equally likely. Rollouts without their beginning are not
-    drawn.
-    """
+    """A ring buffer from which whole rollouts are drawn, each equally likely, if their beginnings are still stored."""
 
     longest = 1
     """Steps of the longest rollout that was stored."""
@@ -294,7 +287,6 @@ class MemoryPPO(PPO):
     a single linear layer cannot read the sums in the memory.
     """
 
-    name: ClassVar[str] = "ppo"
     remembers: ClassVar[bool] = False
     memory = GRU
 
@@ -318,14 +310,10 @@ class MemoryPPO(PPO):
         return mlp(num_remembered, (self.config.memory_size,), num_out, generator, last_gain=last_gain)
 
 
-class MemoryMarkovActorCritic(nn.Module):
+class MemoryMarkovActorCritic(ActorCritic):
     """A policy that sees one observation, and a value function that remembers."""
 
-    def __init__(
-        self, actor: nn.Module, critic: Recurrent | FastWeights, normaliser: Normaliser | None, scale: Scale | None
-    ) -> None:
-        super().__init__()
-        self.actor, self.critic, self.normaliser, self.scale = actor, critic, normaliser, scale
+    critic: Any
 
     def both(self, batch: Batch) -> tuple[Tensor, Tensor]:
         outputs, values, _ = self.all_three(batch)
@@ -334,10 +322,11 @@ class MemoryMarkovActorCritic(nn.Module):
     def all_three(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return outputs, values and memory."""
         remembered = self.critic.unroll(batch["features"], batch["begins"], batch["memory"])
-        values = self.critic.head(remembered).squeeze(-1)
-        if self.scale is not None:
-            values = self.scale.mean.float() + self.scale.deviation() * values
-        return self.actor(batch["features"]), values, remembered
+        return self.actor(batch["features"]), self.values(remembered), remembered
+
+    def values(self, seen: Tensor) -> Tensor:
+        values: Tensor = self.critic.head(seen).squeeze(-1)
+        return values if self.scale is None else self.scale.mean.float() + self.scale.deviation() * values
 
 
 class MemoryMarkovPPO(MemoryPPO):
@@ -407,16 +396,11 @@ class MemoryDQN(DQN):
         value = values[:, :-1].gather(-1, batch["actions"].unsqueeze(-1)).squeeze(-1)
         aim = batch["rewards"]
         if self.config.discount > 0:
-            aim = aim + batch["discounts"] * self._values_after(module, batch["chain"], values.detach())
+            with torch.no_grad():
+                slow = module.target(batch["chain"])[:, 1:]
+                best = (values[:, 1:] if self.config.double else slow).argmax(-1, keepdim=True)
+            aim = aim + batch["discounts"] * slow.gather(-1, best).squeeze(-1)
         return value, torch.where(batch["weights"] > 0, aim - value, 0.0)
-
-    @torch.no_grad()
-    def _values_after(self, module: Any, chain: Tensor, values: Tensor) -> Tensor:
-        """Return the value of the best action after each step."""
-        slow = module.target(chain)[:, 1:]
-        best = (values[:, 1:] if self.config.double else slow).argmax(-1, keepdim=True)
-        found: Tensor = slow.gather(-1, best).squeeze(-1)
-        return found
 
 
 class RecurrentCritic(nn.Module):

@@ -32,7 +32,7 @@ def rollouts(seed: int = 2) -> Tensor:
     return torch.randn(ROWS, STEPS, WIDTH, generator=generator(seed))
 
 
-def by_hand(one: FastWeights, rollout: Any, begins: Any = ()) -> Any:
+def by_hand(one: FastWeights, rollout: Any, begins: Any) -> Any:
     """Return the readings of one rollout as sums over all previous steps, without matrix or batch."""
     keys, values = one.keys.weight.detach().numpy(), one.values.weight.detach().numpy()
     logits = np.exp(rollout @ keys.T)
@@ -44,42 +44,29 @@ def by_hand(one: FastWeights, rollout: Any, begins: Any = ()) -> Any:
     return np.concatenate([rollout, read], 1)
 
 
-def stepped(one: FastWeights, features: Tensor, begins: Tensor | None = None) -> Tensor:
+def stepped(one: FastWeights, features: Tensor, begins: Tensor) -> Tensor:
     state, steps = one.initial_state(len(features)), []
     for step, now in enumerate(features.unbind(1)):
-        if begins is not None:
-            state = tuple(part * ~begins[:, step].reshape(-1, *[1] * (part.ndim - 1)) for part in state)
+        state = tuple(part * ~begins[:, step].reshape(-1, *[1] * (part.ndim - 1)) for part in state)
         out, state = one(now, state)
         steps.append(out)
     return torch.stack(steps, 1)
 
 
-def test_readings_are_sums_worked_out_by_hand() -> None:
-    one, features = network(), rollouts()
-    wanted = np.stack([by_hand(one, rollout) for rollout in features.numpy()])
-    np.testing.assert_allclose(stepped(one, features).detach().numpy(), wanted, atol=1e-5)
-    np.testing.assert_allclose(one(features).detach().numpy(), wanted, atol=1e-5)
-
-
-def test_nothing_is_remembered_across_the_beginning_of_a_rollout() -> None:
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_readings_are_sums_worked_out_by_hand_and_nothing_is_remembered_across_the_beginning_of_a_rollout(
+    is_cut: bool,
+) -> None:
     one, features, begins = network(), rollouts(), torch.zeros(ROWS, STEPS, dtype=torch.bool)
-    begins[:, 0] = begins[0, 3] = begins[2, 2] = begins[2, 6] = True
-    wanted = [
-        by_hand(one, rollout, np.flatnonzero(begun)) for rollout, begun in zip(features.numpy(), begins, strict=True)
-    ]
+    begins[:, 0] = True
+    if is_cut:
+        begins[0, 3] = begins[2, 2] = begins[2, 6] = True
     memory = torch.full((ROWS, 9), torch.nan)  # of before the rows' beginnings: not to be looked at
-    np.testing.assert_allclose(one.unroll(features, begins, memory).detach().numpy(), np.stack(wanted), atol=1e-5)
-    np.testing.assert_allclose(stepped(one, features, begins).detach().numpy(), np.stack(wanted), atol=1e-5)
-
-
-def test_padding_after_a_rollouts_end_changes_nothing_before_it() -> None:
-    one, features = network(), rollouts()
-    filled = features.clone()
-    filled[1, 4:] = 0.0
-    filled[2, 2:] = 1e6
-    for row, end in enumerate((STEPS, 4, 2)):
-        assert torch.equal(one(filled)[row, :end], one(features)[row, :end])
-        assert end == STEPS or not torch.equal(one(filled)[row, end], one(features)[row, end])
+    made = [one.unroll(features, begins, memory), stepped(one, features, begins), *([] if is_cut else [one(features)])]
+    for row, begun in enumerate(begins.numpy()):
+        wanted = by_hand(one, features[row].numpy(), np.flatnonzero(begun))
+        for outputs in made:
+            np.testing.assert_allclose(outputs[row].detach().numpy(), wanted, atol=1e-5)
 
 
 SEEN = Box(-np.inf, np.inf, (4,), np.float32)
@@ -171,18 +158,6 @@ def test_the_losses_of_sac_move_each_its_own_part(arch: AGENT_ARCHS, form: Memor
     assert any(remembers in name for name in moved if name.startswith("critics"))
     assert any(remembers in name for name in moved if name.startswith("actor")) is (arch is AGENT_ARCHS.Memory)
     assert all(value.isfinite() for value in metrics.values())
-
-
-def test_the_observation_before_is_seen_as_well_and_none_before_the_first() -> None:
-    one = parameters(DQN, Discrete(3))
-    chain = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0))
-    other = chain.clone()
-    other[:, 0] += 1.0
-    actor, memory = one.module.actor, torch.zeros(1, one.module.actor.body.size)
-    with torch.no_grad():
-        seen = [actor(chain[:, 1], (memory, before[:, 0]))[0] for before in (chain, other)]
-        assert not torch.equal(*seen)
-        assert torch.equal(actor.initial_state(1)[1], torch.zeros(1, 4))
 
 
 def test_memories_of_dqn_fade_over_one_step_to_so_many() -> None:
