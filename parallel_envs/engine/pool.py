@@ -182,7 +182,8 @@ class WorkerPool(ABC):
             seen = self.num_pumps
             if not request.waiting or (request.replies and stop is not None and stop(request)):
                 break
-            self.check_open(f"{request} was waited for")
+            if self.closed:
+                self.check_open(f"{request} was waited for")
             remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             self.pump(remaining, seen)
             if remaining == 0.0:

@@ -207,19 +207,24 @@ class WorkerGroup:
         self.unbuilt.update(loss.worker for loss in losses)
         return losses
 
-    def replace(self, worker: int, seconds: float | None = None, *, built: bool = True) -> list[Loss]:
+    def replace(
+        self, worker: int, seconds: float | None = None, *, built: bool = True, start_seconds: float | None = None
+    ) -> list[Loss]:
         """Put a fresh worker, with a fresh object, in the place of one. Return the loss if that fails.
 
-        With `built=False` the object is not built. The worker then counts as lost.
+        The process must run within `start_seconds` (None: as the pool says), and the object must be built within
+        `seconds`. With `built=False` the object is not built. The worker then counts as lost.
         """
         self.unbuilt.add(worker)
         self.num_restarts += 1
-        self.pool.restart(worker)
+        self.pool.restart(worker, start_seconds)
         return self.build((worker,), seconds) if built else []
 
-    def give_up(self, worker: int, failure: Failure) -> None:
-        """Record that the object of a worker was built but cannot be used: the worker is lost."""
-        self._not_built[worker] = failure
+    def give_up(self, worker: int, failure: Failure | None = None) -> None:
+        """Record that the object of a worker cannot be used, for this reason: the worker is lost."""
+        self.unbuilt.add(worker)
+        if failure is not None:
+            self._not_built[worker] = failure
 
     def drop(self, workers: Iterable[int]) -> None:
         """Remove the objects of these workers from a pool that stays open. Nobody waits for that."""

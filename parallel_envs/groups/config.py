@@ -53,6 +53,8 @@ from pydantic import (
     PydanticUserError,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
+    field_validator,
 )
 
 from parallel_envs.checks import advice, explain, nearest, right_setting
@@ -60,7 +62,7 @@ from parallel_envs.choices import GroupFailure, GroupMode, StartMethod, Where, w
 from parallel_envs.engine.pool import user_stacklevel
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.registry import EnvType, env_type_named, known_env_types
-from parallel_envs.settings import settings_in
+from parallel_envs.settings import settings_in, type_text
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +71,14 @@ _log = logging.getLogger(__name__)
 
 class _Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_words_as_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        wanted = type_text(cls.model_fields[str(info.field_name)].annotation)
+        if isinstance(value, bool | str) and wanted.startswith(("int", "float")):
+            raise ValueError(f"a number is wanted, not {value!r}")
+        return value
 
 
 class EnvConfigs(_Block):

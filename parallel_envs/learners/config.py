@@ -36,6 +36,7 @@ from parallel_envs.choices import (
     Strategy,
     UpdateModeName,
 )
+from parallel_envs.engine.worker_group import MAX_RESTARTS, RESTART_WINDOW
 from parallel_envs.env_files import absolute
 from parallel_envs.settings import DEEPEST, settings_in, value_of
 from parallel_envs.settings import BadSettings as BadSettings
@@ -154,9 +155,9 @@ class FailureSettings(Block):
     """Seconds that the resets at the beginning, and after each checkpoint, may take; null: no limit."""
     start_timeout: PositiveFloat | None = START_TIMEOUT
     """Seconds that the construction of the environments may take; null: no limit."""
-    max_restarts: PositiveInt = 10
+    max_restarts: PositiveInt = MAX_RESTARTS
     """Number of restarts of each worker within `restart_window` seconds. The next failure ends the run."""
-    restart_window: PositiveFloat = 600.0
+    restart_window: PositiveFloat = RESTART_WINDOW
     """Seconds for which `max_restarts` counts. Seconds in which a deadline ran out are not counted."""
 
 

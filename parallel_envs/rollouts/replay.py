@@ -452,9 +452,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     def __init__(
-        self, *arguments: Any, alpha: float = 0.6, beta: float = 0.4, sampler: Sampler = "tree", **options: Any
+        self,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        capacity: int,
+        num_rows: int,
+        *,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        sampler: Sampler = "tree",
+        **options: Any,
     ) -> None:
-        super().__init__(*arguments, **options)
+        super().__init__(observation_space, action_space, capacity, num_rows, **options)
         choice("sampler", sampler, words(Sampler))
         check_share("alpha", alpha)
         check_share("beta", beta)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from parallel_envs.engine import (
     picklable,
     unpicklable_part,
 )
-from parallel_envs.engine.worker_group import LEAST_START_SECONDS
+from parallel_envs.engine.worker_group import LEAST_START_SECONDS, WorkerGroup
 from parallel_envs.errors import EnvError, StepTimeout, WorkerStartError
 from parallel_envs.vector.env_errors import env_error, step_timeout, worker_died, worker_error
 from parallel_envs.vector.infos import Info, InfoReader
@@ -119,8 +120,6 @@ class EnvBatch:
         self._inherited_tasks = Inherited(tasks)
         self.tells_tasks = tasks.source is not None
         self._has_arrays = self._all_have_tasks = False
-        self._unmade: set[int] = set()
-        """Workers without usable envs: their envs are being replaced, or could not be made."""
         self._missing: set[int] = set()
         """Envs that are being replaced or could not be made again, in workers that are alive and hold other envs."""
         self._full_steps = 0
@@ -130,7 +129,8 @@ class EnvBatch:
         if not self._in_process:  # "auto" found that no process can be started
             self._inherited = None
         self._owned = None if self._in_process else OwnedEnvs()
-        self.key = self.pool.new_key()
+        self._group = WorkerGroup(self.pool, self._host_of)
+        self.key = self._group.key
         try:
             described = self._build(self.pool.all_workers)
             each = [described[worker] for worker in self.pool.all_workers]
@@ -157,22 +157,9 @@ class EnvBatch:
             self._await(loaded, _CONSTRUCTION, self._start_timeout)
             for worker, reply in sorted(loaded.replies.items(), key=lambda item: item[0]):
                 raise _unloadable(self._preload, f"worker {worker}", *reply.value)
-        registrations: Registrations | None = None
-        factories: Sequence[Any] = self._factories
-        tasks: Any = self._tasks
-        if self._inherited is not None:
-            factories, tasks = self._inherited, self._inherited_tasks
-        elif self._in_process:
-            registrations = Registrations.here()
-        keywords = {"copies": not self._in_process, "owned": self._owned}
-        calls = {}
-        for worker in workers:
-            held = self.slices[worker]
-            own = [factories[env] for env in held]
-            arguments = (self.key, WorkerEnvs, held.start, own, self.mode, registrations, tasks)
-            calls[worker] = Call(HOST, "build", arguments, keywords)
+        self._registrations = Registrations.here() if self._in_process and self._inherited is None else None
         try:
-            built = self.pool.send(calls)
+            built = self.pool.send({worker: self._group.build_call(worker) for worker in workers})
         except Unpicklable as error:
             unsent = next((index for index, one in enumerate(self._factories) if not picklable(one)), None)
             if unsent is None:
@@ -196,6 +183,13 @@ class EnvBatch:
         described = self.pool.send(dict.fromkeys(workers, Call(self.key, "describe")))
         self._await(described, _CONSTRUCTION, self._start_timeout)
         return {worker: reply.value for worker, reply in described.replies.items()}
+
+    def _host_of(self, worker: int) -> tuple[Any, ...]:
+        """Return how to make the envs of a worker."""
+        held, factories = self.slices[worker], self._factories if self._inherited is None else self._inherited
+        tasks = self._tasks if self._inherited is None else self._inherited_tasks
+        make = partial(WorkerEnvs, copies=not self._in_process, owned=self._owned)
+        return make, held.start, [factories[env] for env in held], self.mode, self._registrations, tasks
 
     def _make_arrays(self, shared_memory: bool | None, num_sets: int) -> None:
         """Make the shared arrays, and the objects that read and write them on this side."""
@@ -232,6 +226,7 @@ class EnvBatch:
         given = self.arrays, self.action_spaces[0]
         calls = {worker: Call(self.key, "attach", (*given, worker)) for worker in workers}
         self._await(self.pool.send(calls), _CONSTRUCTION, self._start_timeout)
+        self._group.unbuilt.difference_update(workers)
 
     def _await(self, pending: PendingRequest, doing: str, timeout: float | None) -> None:
         """Wait until a request is done, and raise the faults it reports. Late workers are killed."""
@@ -455,14 +450,12 @@ class EnvBatch:
         the process does not run within `start_timeout` or within `timeout`. `timeout` belongs to a step or a reset,
         which may be far shorter than the start of a process, so it counts as at least `LEAST_START_SECONDS`.
         """
-        self._unmade.add(worker)
         longest = [] if timeout is None else [max(timeout, LEAST_START_SECONDS)]
         longest += [] if self._start_timeout is None else [self._start_timeout]
-        self.pool.restart(worker, min(longest, default=None))
+        self._group.replace(worker, built=False, start_seconds=min(longest, default=None))
         self._build((worker,))
         if self._has_arrays:
             self._attach((worker,))
-        self._unmade.discard(worker)
         self._missing.difference_update(self.slices[worker])
 
     def rebuild(self, env: int) -> None:
@@ -482,13 +475,13 @@ class EnvBatch:
 
     def give_up(self, worker: int) -> None:
         """Kill a worker, where that is possible, whose replacement was interrupted and is of no use."""
-        self._unmade.add(worker)
+        self._group.give_up(worker)
         with contextlib.suppress(WorkerStartError):
             self.pool.kill(worker)
 
     def needs_replacing(self, worker: int) -> bool:
         """Return whether a worker is dead, or has no envs because they could not be made again."""
-        return worker in self._unmade or self.pool.death(worker) is not None
+        return self._group.loss(worker) is not None
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 
@@ -538,7 +531,7 @@ class EnvBatch:
     def env_fault(self, failures: Mapping[int, Failure], doing: str) -> EnvError:
         """Return the error of envs that raised, or that could not be made again."""
         env = min(failures)
-        is_missing = env in self._missing or self.owner[env] in self._unmade
+        is_missing = env in self._missing or (self._has_arrays and self.owner[env] in self._group.unbuilt)
         return env_error(failures, _REMAKING if is_missing else doing)
 
     def timeout(self, doing: str, seconds: float | None, envs: Sequence[int], *, advice: str = "") -> StepTimeout:

@@ -213,21 +213,6 @@ that were asked for, in autoresets, and in steps that were asked for by message.
 """
 
 
-class Field(NamedTuple):
-    """An array in a block: its name, its dtype and shape, and the offset where it starts."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    offset: int
-
-
-def plan(arrays: Sequence[tuple[str, Any, tuple[int, ...]]]) -> tuple[tuple[Field, ...], int]:
-    """Return places in one block for arrays of (name, dtype, shape), and the bytes that the block needs."""
-    layout = ArrayLayout(dict(enumerate((dtype, shape) for _, dtype, shape in arrays)))
-    return tuple(Field(arrays[at][0], *place) for at, place in layout.places.items()), layout.num_bytes
-
-
 class SharedArrays:
     """All arrays, in one block of shared memory. A copy in a worker, sent in a request, has the same block.
 

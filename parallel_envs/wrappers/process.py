@@ -1,7 +1,7 @@
 """The process strategy: for policies that compute in Python. They live in worker processes.
 
 PerAgentProcessWrapper    in the caller: sends observations to the workers and receives actions
-ObservationBuffer         shared memory with a slot for each agent's observation
+ObservationBuffer         shared memory with a place for each agent's observation
 PolicyHost                in each worker: the handles of its policies
 """
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from parallel_envs.checks import suggests_keywords
 from parallel_envs.engine import (
+    ArrayLayout,
     Failure,
     PendingRequest,
     Reply,
@@ -44,9 +45,6 @@ from parallel_envs.wrappers.sharing import sharers
 
 IN_BUFFER = ...
 """Stands for an observation that is in the observation buffer. (None may be an observation.)"""
-Slot = tuple[tuple[int, ...], np.dtype[Any], int]
-"""Shape, dtype and offset of an array in the observation buffer."""
-_ALIGNMENT = 64
 _STATE_SECONDS = 30.0
 
 
@@ -59,7 +57,6 @@ class PolicyHost:
     def __init__(self, policies: Mapping[Agent, Any]) -> None:
         self._handles: dict[Agent, PolicyHandle] = {}
         self._not_made: dict[Agent, Failure] = {}
-        self._block: SharedBlock | None = None
         self._views: dict[Agent, npt.NDArray[Any]] = {}
         self._ended = 0.0
         for agent, policy in policies.items():
@@ -74,10 +71,9 @@ class PolicyHost:
         """Return the failures of the specs that made no policy."""
         return self._not_made
 
-    def attach(self, block: SharedBlock, slots: Mapping[Agent, Slot]) -> None:
+    def attach(self, block: SharedBlock, layout: ArrayLayout) -> None:
         """Read observations from this buffer from now on."""
-        self._block = block
-        self._views = {agent: _view(block, slots[agent]) for agent in self._handles if agent in slots}
+        self._views = {agent: view for agent, view in layout.views(block).items() if agent in self._handles}
 
     def ring(self, argument: int) -> Answers:
         """Let all policies act on the observations in the buffer. The engine calls this for a request without data."""
@@ -108,42 +104,37 @@ class PolicyHost:
 
 
 class ObservationBuffer:
-    """A block of shared memory with a slot for each agent's array. Arrays of other shapes need a new layout."""
+    """A block of shared memory with a place for each agent's array. Arrays of other shapes need a new layout."""
 
     def __init__(self) -> None:
         self._block: SharedBlock | None = None
-        self._slots: dict[Agent, Slot] = {}
         self._views: dict[Agent, npt.NDArray[Any]] = {}
 
     def put(self, agent: Agent, observation: Any) -> bool:
-        """Copy an observation into its slot. Return False if it is no array or does not fit there."""
+        """Copy an observation into its place. Return False if it is no array or does not fit there."""
         if not self._fits(agent, observation):
             return False
         self._views[agent][...] = observation
         return True
 
     def fits_all(self, inputs: Inputs) -> bool:
-        """Return True if every array among the observations has a slot."""
+        """Return True if every array among the observations has a place."""
         return all(self._fits(agent, seen) or not _is_plain_array(seen) for agent, (seen, _) in inputs.items())
 
-    def lay_out(self, inputs: Inputs) -> tuple[SharedBlock, dict[Agent, Slot], SharedBlock | None]:
-        """Make slots for the arrays in `inputs` and keep one for each earlier array.
+    def lay_out(self, inputs: Inputs) -> tuple[SharedBlock, ArrayLayout, SharedBlock | None]:
+        """Make places for the arrays in `inputs` and keep one for each earlier array.
 
-        Returns the new block, its slots, and the old block, which must be closed when no worker reads it any more.
+        Returns the new block, its layout, and the old block, which must be closed when no worker reads it any more.
         """
-        arrays = {agent: (shape, dtype) for agent, (shape, dtype, _) in self._slots.items()}
-        arrays |= {agent: (seen.shape, seen.dtype) for agent, (seen, _) in inputs.items() if _is_plain_array(seen)}
-        self._slots, end = {}, 0
-        for agent, (shape, dtype) in arrays.items():
-            self._slots[agent] = shape, dtype, end
-            end += -(-dtype.itemsize * int(np.prod(shape)) // _ALIGNMENT) * _ALIGNMENT
-        before, self._block = self._block, SharedBlock.create(max(end, 1))
-        self._views = {agent: _view(self._block, slot) for agent, slot in self._slots.items()}
-        return self._block, self._slots, before
+        arrays = {agent: seen for agent, (seen, _) in inputs.items() if _is_plain_array(seen)}
+        layout = ArrayLayout.of(self._views | arrays)
+        before, self._block = self._block, SharedBlock.create(layout.num_bytes)
+        self._views = layout.views(self._block)
+        return self._block, layout, before
 
     def clear(self) -> None:
-        """Forget all slots: fresh workers are not attached to the block."""
-        self._slots, self._views = {}, {}
+        """Forget all places: fresh workers are not attached to the block."""
+        self._views = {}
 
     def close(self) -> None:
         self.clear()
@@ -159,11 +150,6 @@ class ObservationBuffer:
             and view.shape == observation.shape
             and view.dtype == observation.dtype
         )
-
-
-def _view(block: SharedBlock, slot: Slot) -> npt.NDArray[Any]:
-    shape, dtype, offset = slot
-    return np.ndarray(shape, dtype, block.buffer, offset)
 
 
 def _is_plain_array(observation: Any) -> bool:
@@ -250,9 +236,9 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._policy_pool.check_open()
         self._forget_answered()
         if not self._buffer.fits_all(inputs) and not any(map(self._is_busy, self._last)):
-            block, slots, before = self._buffer.lay_out(inputs)
+            block, layout, before = self._buffer.lay_out(inputs)
             alive = [worker for worker in self._held if self._loss(worker) is None]
-            self._workers.wait(self._workers.send(dict.fromkeys(alive, self._group.call("attach", block, slots))))
+            self._workers.wait(self._workers.send(dict.fromkeys(alive, self._group.call("attach", block, layout))))
             if before is not None:
                 before.close()
         by_worker: dict[int, dict[Agent, PolicyInput]] = {}

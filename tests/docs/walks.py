@@ -21,9 +21,7 @@ from parallel_envs import (
     PPOConfig,
     collect,
     evaluate,
-    make_env,
 )
-from parallel_envs.testing.families import GridNaviEnv
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = f"{ROOT / 'parallel_envs'}/"
@@ -63,9 +61,8 @@ def step(backend: Any) -> Walk:
 
 
 def rollout() -> Walk:
-    goals = GridNaviEnv.sample_tasks(2, seed=0)
-    with ParallelEnvManager([partial(make_env, GridNaviEnv, 2)] * 2, backend="serial") as envs:
-        play = partial(collect, envs, None, num_rollouts=2, tasks=goals, random_actions=True, seed=2)
+    with ParallelEnvManager("CartPole-v1", num_envs=2, backend="serial") as envs:
+        play = partial(collect, envs, lambda observation: 0, num_rollouts=2, seed=2)
         play()
         return traced(play)
 
@@ -104,8 +101,8 @@ IN_WORKERS = "with the environments in workers: the list shows what runs in your
 WALKS: dict[str, tuple[str, int, Callable[[], Walk]]] = {
     "A step": (f"`envs.step(actions)`, {IN_THE_CALLER}.", 8, partial(step, "serial")),
     "A step, seen from the caller": (f"`envs.step(actions)`, {IN_WORKERS}.", 8, partial(step, "process")),
-    "A rollout": (f"`collect(envs, policy, num_rollouts=2, tasks=goals)`, {IN_THE_CALLER}.", 23, rollout),
-    "A training iteration": ("`learners.train(32)`: a rollout of three agents, and an update.", 38, training_iteration),
+    "A rollout": (f"`collect(envs, policy, num_rollouts=2)`, {IN_THE_CALLER}.", 16, rollout),
+    "A training iteration": ("`learners.train(32)`: a rollout of three agents, and an update.", 30, training_iteration),
     "A turn of groups": (f"`manager.step(answers)`, {IN_WORKERS}.", 10, groups_turn),
     "An evaluation": ("`evaluate(...)` with `jobs=0`: the worker's side is included.", 23, evaluation),
 }

@@ -13,7 +13,6 @@ ended and then treated as dead.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import signal
@@ -24,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.engine import (
+    ArrayLayout,
     Call,
     Failure,
     PoolSettings,
@@ -37,8 +37,6 @@ from parallel_envs.learners.algorithm import Agent, Algorithm, Plan, UpdateRepor
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.fused import FusedUpdates
 from parallel_envs.learners.updates.mode import SequentialUpdates, UpdateMode
-from parallel_envs.vector.shared_arrays import Field
-from parallel_envs.vector.shared_arrays import plan as lay_out
 
 _log = logging.getLogger(__name__)
 
@@ -54,22 +52,9 @@ GIVEN_UP = (
 )
 
 Arrays = dict[str, npt.NDArray[Any]]
-Fields = tuple[Field, ...]
 
 
 # ---- in shared memory, and in the worker -----------------------------------------------------------------------------
-
-
-def fields_of(named: Mapping[Agent, Arrays]) -> tuple[dict[Agent, Fields], int]:
-    """Return the places of each agent's arrays in one block, and the size of the block in bytes."""
-    places, num_bytes = lay_out([(name, one.dtype, one.shape) for own in named.values() for name, one in own.items()])
-    rest = iter(places)
-    return {agent: tuple(itertools.islice(rest, len(own))) for agent, own in named.items()}, num_bytes
-
-
-def arrays_in(block: SharedBlock, fields: Fields) -> Arrays:
-    """Return views of the arrays in these places of a block."""
-    return {field.name: block.array(field.dtype, field.shape, field.offset) for field in fields}
 
 
 class LearnerHost:
@@ -83,11 +68,11 @@ class LearnerHost:
         mode: type[UpdateMode],
         algorithms: Mapping[Agent, Algorithm],
         block: SharedBlock,
-        fields: Mapping[Agent, Fields],
+        layout: ArrayLayout,
     ) -> None:
         self._parameters = {agent: AgentParameters(algorithm, 0) for agent, algorithm in algorithms.items()}
         self._mode = mode(self._parameters)
-        self._out = {agent: arrays_in(block, own) for agent, own in fields.items()}
+        self._out = layout.views(block)
         self._plans: SharedBlock | None = None
 
     def load(self, arrays: Mapping[Agent, Arrays]) -> None:
@@ -99,23 +84,23 @@ class LearnerHost:
         """Read plans from this block from now on."""
         self._plans = block
 
-    def update(self, requests: Mapping[Agent, tuple[Fields, float | None]]) -> dict[Agent, UpdateReport]:
+    def update(self, layout: ArrayLayout, rates: Mapping[Agent, float | None]) -> dict[Agent, UpdateReport]:
         """Learn from the plans in these places, with these learning rates, and write the new numbers.
 
         If an agent's update raises, its numbers are unchanged.
         """
         assert self._plans is not None
-        plans = {}
-        for agent, (fields, rate) in requests.items():
-            parts: dict[str, Arrays] = {"plan": {}, "arrays": {}, "noise": {}}
-            for name, array in arrays_in(self._plans, fields).items():
-                part, _, own_name = name.partition(".")
-                parts[part][own_name] = array
-            plans[agent] = Plan(parts["arrays"], **parts["plan"], noise=parts["noise"], learning_rate=rate)
+        parts: dict[Agent, dict[str, Arrays]] = {agent: {"plan": {}, "arrays": {}, "noise": {}} for agent in rates}
+        for (agent, part, name), array in layout.views(self._plans).items():
+            parts[agent][part][name] = array
+        plans = {
+            agent: Plan(own["arrays"], **own["plan"], noise=own["noise"], learning_rate=rates[agent])
+            for agent, own in parts.items()
+        }
         reports = self._mode.update(plans)
-        for agent in requests:
+        for agent in rates:
             for name, array in self._parameters[agent].arrays().items():
-                self._out[agent][name][...] = array
+                self._out[agent, name][...] = array
         return reports
 
 
@@ -158,7 +143,7 @@ class ProcessUpdates(UpdateMode):
             self._worker_of[agent] = load.index(min(load))
             load[self._worker_of[agent]] += sizes[agent]
         self._stale = set(self.all_parameters)  # agents whose newest numbers the worker does not have
-        self._fields: dict[Agent, Fields] = {}
+        self._layouts: dict[int, ArrayLayout] = {}  # of the parameters in a worker's block
         self._out: dict[int, SharedBlock] = {}
         self._in: dict[int, SharedBlock] = {}
         # Nothing is preloaded: every later worker of this program would hold it, and torch is large. A niceness of 10
@@ -170,10 +155,11 @@ class ProcessUpdates(UpdateMode):
         try:
             self._group = WorkerGroup(self._pool, self._host_of)
             for worker in range(num_workers):
-                agents = self._agents_of(worker)
-                fields, num_bytes = fields_of({agent: self.all_parameters[agent].arrays() for agent in agents})
-                self._fields |= fields
-                self._out[worker] = SharedBlock.create(num_bytes)
+                arrays = {agent: self.all_parameters[agent].arrays() for agent in self._agents_of(worker)}
+                layout = ArrayLayout.of(
+                    {(agent, name): one for agent, own in arrays.items() for name, one in own.items()}
+                )
+                self._layouts[worker], self._out[worker] = layout, SharedBlock.create(layout.num_bytes)
             self._build_hosts(range(num_workers))
         except BaseException:
             self.close()
@@ -196,7 +182,7 @@ class ProcessUpdates(UpdateMode):
         self._stale.update(agents)
         self._in.pop(worker, None)
         inner = FusedUpdates if self.inner == "fused" else SequentialUpdates
-        return self.host, inner, algorithms, self._out[worker], {agent: self._fields[agent] for agent in agents}
+        return self.host, inner, algorithms, self._out[worker], self._layouts[worker]
 
     def _build_hosts(self, workers: Collection[int]) -> None:
         """Build the hosts in fresh workers. A worker that dies meanwhile is replaced, once."""
@@ -227,34 +213,37 @@ class ProcessUpdates(UpdateMode):
                 mine = [agent for agent in self._agents_of(worker) if agent in plans]
                 reports |= dict.fromkeys(mine, UpdateReport.of_nothing(failure=reply.failure))
         # All numbers are taken over at once, so that the agents of a lost worker are not left behind the others.
-        for agent, report in reports.items():
-            if report.failure is None:
-                self.all_parameters[agent].load(arrays_in(self._out[self._worker_of[agent]], self._fields[agent]))
-                self._stale.discard(agent)
+        learnt = [agent for agent, report in reports.items() if report.failure is None]
+        numbers: dict[Agent, Arrays] = {agent: {} for agent in learnt}
+        for worker in workers:
+            for (agent, name), array in self._layouts[worker].views(self._out[worker]).items():
+                if agent in numbers:
+                    numbers[agent][name] = array
+        for agent in learnt:
+            self.all_parameters[agent].load(numbers[agent])
+            self._stale.discard(agent)
         return {agent: reports[agent] for agent in plans}
 
     def _call(self, worker: int, plans: Mapping[Agent, Plan]) -> Call:
         """Write the plans of a worker's agents into shared memory, and return the request."""
-        arrays: dict[Agent, Arrays] = {}
-        for agent in self._agents_of(worker):
-            if agent in plans:
-                plan = plans[agent]
-                arrays[agent] = {"plan.picks": plan.picks, "plan.weights": plan.weights}
-                arrays[agent] |= {f"arrays.{name}": array for name, array in plan.arrays.items()}
-                arrays[agent] |= {f"noise.{name}": array for name, array in plan.noise.items()}
-        places, num_bytes = fields_of(arrays)
-        if worker not in self._in or self._in[worker].num_bytes < num_bytes:
-            block = self._in[worker] = SharedBlock.create(num_bytes)
+        agents = [agent for agent in self._agents_of(worker) if agent in plans]
+        arrays: dict[tuple[Agent, str, str], npt.NDArray[Any]] = {}
+        for agent in agents:
+            plan = plans[agent]
+            arrays |= {(agent, "plan", "picks"): plan.picks, (agent, "plan", "weights"): plan.weights}
+            arrays |= {(agent, "arrays", name): array for name, array in plan.arrays.items()}
+            arrays |= {(agent, "noise", name): array for name, array in plan.noise.items()}
+        layout = ArrayLayout.of(arrays)
+        if worker not in self._in or self._in[worker].num_bytes < layout.num_bytes:
+            block = self._in[worker] = SharedBlock.create(layout.num_bytes)
             self._tell(worker, "attach", block)
             block.close()
-        if stale := {agent: self.all_parameters[agent].arrays() for agent in arrays if agent in self._stale}:
+        if stale := {agent: self.all_parameters[agent].arrays() for agent in agents if agent in self._stale}:
             self._tell(worker, "load", stale)
-        for agent, fields in places.items():
-            for name, array in arrays_in(self._in[worker], fields).items():
-                np.copyto(array, arrays[agent][name])
-        self._stale |= arrays.keys()  # until the reports have arrived: Ctrl-C or an error may come first
-        requests = {agent: (fields, plans[agent].learning_rate) for agent, fields in places.items()}
-        return self._group.call("update", requests)
+        for key, array in layout.views(self._in[worker]).items():
+            np.copyto(array, arrays[key])
+        self._stale.update(agents)  # until the reports have arrived: Ctrl-C or an error may come first
+        return self._group.call("update", layout, {agent: plans[agent].learning_rate for agent in agents})
 
     def _tell(self, worker: int, method: str, *arguments: Any) -> None:
         """Call a short method of a worker's host. If the worker is dead, the next request reports the death."""
