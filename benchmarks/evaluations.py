@@ -23,9 +23,9 @@ from benchmarks.plan import BenchPlan, first_missing, run_once
 from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import (
     MeasurementFailed,
+    Quartiles,
     Series,
     Slice,
-    Spread,
     Tell,
     interleave,
     paired_ratio,
@@ -60,8 +60,8 @@ class EvalRow:
     work: str
     name: str
     what: str
-    episodes: Spread | None = None
-    ratio: Spread | None = None
+    episodes: Quartiles | None = None
+    ratio: Quartiles | None = None
     worker_mib: float | None = None
     at_least: float | None = None
     missing: str | None = None

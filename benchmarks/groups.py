@@ -19,9 +19,9 @@ from benchmarks.plan import BenchPlan
 from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import (
     Pace,
+    Quartiles,
     Series,
     Slice,
-    Spread,
     Tell,
     interleave,
     opened,
@@ -63,10 +63,10 @@ class GroupRow:
 
     work: str
     name: str
-    turn: Spread | None = None
-    to_loop: Spread | None = None
-    to_caller: Spread | None = None
-    rollout_to_caller: Spread | None = None
+    turn: Quartiles | None = None
+    to_loop: Quartiles | None = None
+    to_caller: Quartiles | None = None
+    rollout_to_caller: Quartiles | None = None
     reset_seconds: float | None = None
     early_bytes: int | None = None
     late_bytes: int | None = None

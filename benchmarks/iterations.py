@@ -17,7 +17,17 @@ from rich.console import Console
 from benchmarks.plan import BenchPlan
 from benchmarks.train import OVERLAP
 from parallel_envs.bench.cli import Report
-from parallel_envs.bench.measure import Pace, Slice, Spread, Tell, interleave, paired_ratio, rates_of, run_for, spread
+from parallel_envs.bench.measure import (
+    Pace,
+    Quartiles,
+    Slice,
+    Tell,
+    interleave,
+    paired_ratio,
+    rates_of,
+    run_for,
+    spread,
+)
 from parallel_envs.choices import UpdateModeName
 from parallel_envs.terminal import FittingTable
 
@@ -52,8 +62,8 @@ class IterationRow:
     """
 
     name: str
-    steps: Spread | None = None
-    to_plain: Spread | None = None
+    steps: Quartiles | None = None
+    to_plain: Quartiles | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
 

@@ -25,9 +25,9 @@ from benchmarks.plan import BenchPlan
 from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import (
     Pace,
+    Quartiles,
     Series,
     Slice,
-    Spread,
     Tell,
     interleave,
     paired_ratio,
@@ -104,9 +104,9 @@ class LearnerRow:
 
     work: str
     name: str
-    updates: Spread | None = None
-    to_sequential: Spread | None = None
-    to_best: Spread | None = None
+    updates: Quartiles | None = None
+    to_sequential: Quartiles | None = None
+    to_best: Quartiles | None = None
     choice: str = ""
     error: str | None = None
 

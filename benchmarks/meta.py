@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks.plan import BenchPlan
 from parallel_envs.bench.cli import Report
-from parallel_envs.bench.measure import Pace, Spread, Tell, interleave, paired_ratio, rates_of, run_for, spread
+from parallel_envs.bench.measure import Pace, Quartiles, Tell, interleave, paired_ratio, rates_of, run_for, spread
 from parallel_envs.terminal import FittingTable
 
 SEQUENTIAL = "one environment"
@@ -51,8 +51,8 @@ class MetaRow:
     """
 
     name: str
-    steps: Spread
-    to_sequential: Spread | None
+    steps: Quartiles
+    to_sequential: Quartiles | None
     learning: float
 
 
@@ -137,7 +137,7 @@ def meta_report(rows: tuple[MetaRow, ...], settings: Mapping[str, object], title
     return Report("meta", settings, [dataclasses.asdict(row) for row in rows], table, notes)
 
 
-def _ratio(ratio: Spread | None) -> tuple[str, str]:
+def _ratio(ratio: Quartiles | None) -> tuple[str, str]:
     if ratio is None:
         return "", ""
     return f"{ratio.median:.2f}", f"{ratio.lower_quartile:.2f}-{ratio.upper_quartile:.2f}"

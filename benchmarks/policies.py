@@ -25,9 +25,9 @@ from parallel_envs.bench.cli import Report
 from parallel_envs.bench.measure import (
     MeasurementFailed,
     Pace,
+    Quartiles,
     Series,
     Slice,
-    Spread,
     Tell,
     interleave,
     paired_ratio,
@@ -171,9 +171,9 @@ class PolicyRow:
     work: str
     name: str
     num_agents: int = 0
-    turn: Spread | None = None
-    to_sequential: Spread | None = None
-    to_best: Spread | None = None
+    turn: Quartiles | None = None
+    to_sequential: Quartiles | None = None
+    to_best: Quartiles | None = None
     choice: str = ""
     missing: str | None = None
     error: str | None = None
@@ -292,7 +292,7 @@ def _rows(work: PolicyWork, series: Mapping[str, Series[Slice]], choices: Mappin
     ]
 
 
-def _seconds(rates: Sequence[float]) -> Spread | None:
+def _seconds(rates: Sequence[float]) -> Quartiles | None:
     return spread([1.0 / rate for rate in rates]) if rates else None
 
 
@@ -322,7 +322,7 @@ def _times(row: PolicyRow) -> tuple[str, str, str]:
     return f"{row.turn.median * 1e6:,.0f}", f"{lower:,.0f} to {upper:,.0f}", f"{row.agent_microseconds:,.1f}"
 
 
-def _ratio(ratio: Spread | None) -> str:
+def _ratio(ratio: Quartiles | None) -> str:
     return "" if ratio is None else f"{ratio.median:.2f}"
 
 

@@ -14,7 +14,7 @@ from benchmarks.syscalls import CallRow
 from benchmarks.targets import Verdict
 from benchmarks.zoo import OURS_EACH, OURS_FEW, ZooRow
 from parallel_envs.bench.cli import Report, lack_of, notes_of, rate_cells, ratio_cell, records, results_table
-from parallel_envs.bench.measure import Spread
+from parallel_envs.bench.measure import Quartiles
 from parallel_envs.testing.scripted import Fault
 
 _COLOURS = {"PASS": "green", "FAIL": "bold red", "SKIP": "yellow"}
@@ -137,7 +137,7 @@ def _verdict_record(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _time_cells(spread: Spread | None) -> tuple[str, str]:
+def _time_cells(spread: Quartiles | None) -> tuple[str, str]:
     if spread is None:
         return ("[yellow]failed[/yellow]", "")
     quartiles = f"{_milliseconds(spread.lower_quartile)} to {_milliseconds(spread.upper_quartile)}"

@@ -21,7 +21,17 @@ from gymnasium.spaces import Space
 from benchmarks.plan import BenchPlan, Needs, first_missing
 from parallel_envs import ParallelEnvManager
 from parallel_envs.bench.envs import SpinEnv
-from parallel_envs.bench.measure import Pace, Series, Slice, Spread, Tell, paired_ratio, rates_of, run_in_turns, spread
+from parallel_envs.bench.measure import (
+    Pace,
+    Quartiles,
+    Series,
+    Slice,
+    Tell,
+    paired_ratio,
+    rates_of,
+    run_in_turns,
+    spread,
+)
 from parallel_envs.bench.runners import Runner, Workload
 from parallel_envs.policies import BatchPolicy, Rows
 from parallel_envs.rollouts.collector import PlannedRollout, collect, plan_rollouts
@@ -377,8 +387,8 @@ class RolloutRow:
     name: str
     settings: str = ""
     rates: tuple[float, ...] = ()
-    spread: Spread | None = None
-    to_sequential: Spread | None = None
+    spread: Quartiles | None = None
+    to_sequential: Quartiles | None = None
     missing: str | None = None
     error: str | None = None
 

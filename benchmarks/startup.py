@@ -14,15 +14,7 @@ from functools import partial
 
 from benchmarks.peers import GymnasiumAsync
 from parallel_envs.bench.envs import EnvChoice
-from parallel_envs.bench.measure import (
-    Driver,
-    MeasurementFailed,
-    Series,
-    Spread,
-    Tell,
-    interleave,
-    spread,
-)
+from parallel_envs.bench.measure import Driver, MeasurementFailed, Quartiles, Series, Tell, interleave, spread
 from parallel_envs.bench.runners import Ours, Runner, Workload, make_workload
 
 
@@ -61,8 +53,8 @@ class StartRow:
     """Medians of one line. `to_gymnasium` is its opening time divided by that of Gymnasium with fork."""
 
     name: str
-    open_seconds: Spread | None = None
-    close_seconds: Spread | None = None
+    open_seconds: Quartiles | None = None
+    close_seconds: Quartiles | None = None
     to_gymnasium: float | None = None
     error: str | None = None
 

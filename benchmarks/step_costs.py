@@ -10,15 +10,7 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from parallel_envs.bench.envs import EnvChoice
-from parallel_envs.bench.measure import (
-    MeasurementFailed,
-    Pace,
-    Spread,
-    Tell,
-    paired_ratio,
-    rates_of,
-    run_in_turns,
-)
+from parallel_envs.bench.measure import MeasurementFailed, Pace, Quartiles, Tell, paired_ratio, rates_of, run_in_turns
 from parallel_envs.bench.runners import Ours, Runner, make_workload
 from parallel_envs.engine import PendingRequest
 from parallel_envs.engine.process import ProcessPool
@@ -54,13 +46,13 @@ def _set_level(env: Any, task: int) -> None:
 
 def measure_task_cost(
     env: EnvChoice, num_envs: int, num_workers: int, pace: Pace, tell: Tell = lambda text: None
-) -> Spread:
+) -> Quartiles:
     """Return the steps per second with tasks, as a multiple of those without tasks."""
     workload = make_workload(env, num_envs)
     return compare_closely(OursWithTasks(workload, num_workers), Ours(workload, num_workers), pace, tell)
 
 
-def compare_closely(one: Runner, other: Runner, pace: Pace, tell: Tell) -> Spread:
+def compare_closely(one: Runner, other: Runner, pace: Pace, tell: Tell) -> Quartiles:
     """Return the steps per second of `one` as a multiple of `other`'s, for two runners that are nearly equal."""
     finer = Pace(seconds=pace.seconds / _FINER, rounds=pace.rounds * _FINER)
     series = run_in_turns({one.name: one, other.name: other}, finer, tell)
@@ -128,7 +120,7 @@ def _blind_pump(pool: ProcessPool) -> list[PendingRequest]:
 
 def measure_guard_cost(
     env: EnvChoice, num_envs: int, num_workers: int, pace: Pace, tell: Tell = lambda text: None
-) -> Spread:
+) -> Quartiles:
     """Return the steps per second with deadlines and sentinels, as a multiple of those with a blocking wait."""
     workload = make_workload(env, num_envs)
     return compare_closely(OursGuarded(workload, num_workers), OursBlind(workload, num_workers), pace, tell)

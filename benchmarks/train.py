@@ -22,7 +22,7 @@ from rich.console import Console
 from benchmarks.plan import BenchPlan
 from benchmarks.zoo import ManyAgents
 from parallel_envs.bench.cli import Report
-from parallel_envs.bench.measure import Series, Spread, Tell, interleave, spread
+from parallel_envs.bench.measure import Quartiles, Series, Tell, interleave, spread
 from parallel_envs.checks import hint
 from parallel_envs.choices import LearnIn, LoopMode, UpdateModeName
 from parallel_envs.terminal import FittingTable
@@ -165,9 +165,9 @@ class TrainRow:
     """
 
     name: str
-    steps: Spread | None = None
-    saved: Spread | None = None
-    of_bound: Spread | None = None
+    steps: Quartiles | None = None
+    saved: Quartiles | None = None
+    of_bound: Quartiles | None = None
     bound: float | None = None
     learnt: float = 0.0
     error: str | None = None

@@ -22,7 +22,17 @@ from pettingzoo import ParallelEnv
 
 from benchmarks.peers import Peer
 from parallel_envs.bench.envs import EnvChoice, UnknownEnv, resolve
-from parallel_envs.bench.measure import Pace, Series, Slice, Spread, Tell, paired_ratio, rates_of, run_in_turns, spread
+from parallel_envs.bench.measure import (
+    Pace,
+    Quartiles,
+    Series,
+    Slice,
+    Tell,
+    paired_ratio,
+    rates_of,
+    run_in_turns,
+    spread,
+)
 from parallel_envs.bench.runners import Runner, Workload
 from parallel_envs.env_ids import zoo_module
 
@@ -353,10 +363,10 @@ class ZooRow:
     name: str
     settings: str = ""
     rates: tuple[float, ...] = ()
-    spread: Spread | None = None
-    parent_share: Spread | None = None
-    batching: Spread | None = None
-    ours_to_this: Mapping[str, Spread] = field(default_factory=dict)
+    spread: Quartiles | None = None
+    parent_share: Quartiles | None = None
+    batching: Quartiles | None = None
+    ours_to_this: Mapping[str, Quartiles] = field(default_factory=dict)
     missing: str | None = None
     error: str | None = None
 
@@ -373,7 +383,7 @@ def measure_zoo(plan: ZooPlan, tell: Tell = lambda text: None) -> tuple[ZooRow, 
     return tuple(rows.values())
 
 
-def batching_share(by_agent: Sequence[Slice], beneath: Sequence[Slice]) -> Spread | None:
+def batching_share(by_agent: Sequence[Slice], beneath: Sequence[Slice]) -> Quartiles | None:
     """Return the additional processor time of the caller per step, divided by the time of the step, round by round."""
     shares = [
         (mine.cpu_seconds / mine.steps - other.cpu_seconds / other.steps) * mine.rate

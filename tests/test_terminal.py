@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from parallel_envs import cli
 from parallel_envs.bench.cli import step_report, suggest_report
-from parallel_envs.bench.measure import Spread
+from parallel_envs.bench.measure import Quartiles
 from parallel_envs.bench.step import Row, Setting, Trial
 from parallel_envs.evaluation import EpisodeRecord, EvaluationResult
 from parallel_envs.evaluation.records import Failure
@@ -120,8 +120,8 @@ def test_a_result_is_short_where_objects_are_shown_and_a_table_in_a_notebook() -
     assert "&lt;b&gt;" in EvaluationResult(episodes=(record("<b>", 0, 1.0),))._repr_html_()
 
 
-SPREAD = Spread(123456.0, 98765.0, 234567.0, 9)
-RATIO = Spread(1.92, 1.5, 2.1, 9)
+SPREAD = Quartiles(123456.0, 98765.0, 234567.0, 9)
+RATIO = Quartiles(1.92, 1.5, 2.1, 9)
 
 
 @NARROW

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from parallel_envs.bench import machine as machines
 from parallel_envs.bench.envs import UnknownEnv, resolve
-from parallel_envs.bench.measure import MeasurementFailed, Pace, Spread, Tell
+from parallel_envs.bench.measure import MeasurementFailed, Pace, Quartiles, Tell
 from parallel_envs.bench.runners import Ours
 from parallel_envs.bench.step import Row, StepPlan, Trial, advise, measure_step, try_settings
 from parallel_envs.choices import FixedBackend, StartMethod
@@ -254,11 +254,11 @@ def lack_of(row: Any) -> str:
     return "not installed" if row.missing else "failed"
 
 
-def rate_cells(spread: Spread | None, otherwise: str) -> tuple[str, str]:
+def rate_cells(spread: Quartiles | None, otherwise: str) -> tuple[str, str]:
     if spread is None:
         return (f"[yellow]{escape(otherwise)}[/yellow]", "")
     return (f"{spread.median:,.0f}", f"{spread.lower_quartile:,.0f} to {spread.upper_quartile:,.0f}")
 
 
-def ratio_cell(spread: Spread | None) -> str:
+def ratio_cell(spread: Quartiles | None) -> str:
     return "" if spread is None else f"{spread.median:.2f} x"

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from parallel_envs.bench.envs import resolve
-from parallel_envs.bench.measure import MeasurementFailed, Pace, Spread, Tell, run_in_turns, spread
+from parallel_envs.bench.measure import MeasurementFailed, Pace, Quartiles, Tell, run_in_turns, spread
 from parallel_envs.bench.runners import InProcess, Ours, Runner, make_workload
 from parallel_envs.engine import cores_here
 
@@ -37,7 +37,7 @@ class MachineRow:
 
     name: str
     unit: str
-    spread: Spread
+    spread: Quartiles
     meaning: str
 
 

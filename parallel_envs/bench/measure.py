@@ -59,7 +59,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Quartiles:
     """Median and quartiles of some samples."""
 
     median: float
@@ -106,15 +106,15 @@ def interleave(
     return series
 
 
-def spread(samples: Sequence[float]) -> Spread:
+def spread(samples: Sequence[float]) -> Quartiles:
     """Return median and quartiles, interpolated between ranks, of at least one sample."""
     if len(samples) == 1:
-        return Spread(samples[0], samples[0], samples[0], 1)
+        return Quartiles(samples[0], samples[0], samples[0], 1)
     lower, middle, upper = statistics.quantiles(samples, n=4, method="inclusive")
-    return Spread(middle, lower, upper, len(samples))
+    return Quartiles(middle, lower, upper, len(samples))
 
 
-def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread | None:
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Quartiles | None:
     """Return the spread of ours / theirs, taken round by round so that a slow round slows both sides.
 
     Rounds that only one side finished are left out. Return None if no round is left.

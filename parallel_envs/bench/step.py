@@ -20,7 +20,17 @@ from typing import Literal, NamedTuple
 
 from parallel_envs.bench.envs import EnvChoice
 from parallel_envs.bench.machine import available_cores
-from parallel_envs.bench.measure import Pace, Series, Slice, Spread, Tell, paired_ratio, rates_of, run_in_turns, spread
+from parallel_envs.bench.measure import (
+    Pace,
+    Quartiles,
+    Series,
+    Slice,
+    Tell,
+    paired_ratio,
+    rates_of,
+    run_in_turns,
+    spread,
+)
 from parallel_envs.bench.runners import InProcess, Ours, Runner, Workload, make_workload
 from parallel_envs.choices import FixedBackend, StartMethod
 
@@ -62,13 +72,13 @@ class Row:
     name: str
     settings: str = ""
     rates: tuple[float, ...] = ()
-    spread: Spread | None = None
-    ours_to_this: Spread | None = None
+    spread: Quartiles | None = None
+    ours_to_this: Quartiles | None = None
     missing: str | None = None
     error: str | None = None
 
 
-def figures_of(series: Series[Slice]) -> tuple[tuple[float, ...], Spread | None, str | None]:
+def figures_of(series: Series[Slice]) -> tuple[tuple[float, ...], Quartiles | None, str | None]:
     """Return the rates of a runner, their spread, and the error that stopped it."""
     rates = rates_of(series)
     return rates, spread(rates) if rates else None, series.error
@@ -132,8 +142,8 @@ class Trial:
     """Result of one setting. `to_in_process` is its rate divided by the rate of the plain loop, round by round."""
 
     setting: Setting
-    spread: Spread | None
-    to_in_process: Spread | None
+    spread: Quartiles | None
+    to_in_process: Quartiles | None
     error: str | None
 
 

@@ -90,7 +90,7 @@ def report(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What the page shows of a run: its settings, its outcome, and the lines of its metrics."""
+    """A run as the page shows it: its settings, its outcome, and the lines of its metrics."""
 
     name: str
     settings: Mapping[str, Any]

@@ -17,7 +17,7 @@ from parallel_envs.groups.transport import (
     READ_ONLY_JOBS,
     REPLAYING,
     SENDING,
-    Answers,
+    JobAnswers,
     Raised,
     Replay,
     Request,
@@ -91,16 +91,16 @@ class EnvHost:
                     answers.errors[env] = Raised(SENDING, Failure.of(error))
             return dump_reply(answers)
 
-    def do(self, request: Request) -> Answers:
+    def do(self, request: Request) -> JobAnswers:
         """Do a request. Environments that raise are among the errors of the answers."""
-        answers = Answers()
+        answers = JobAnswers()
         if self._threads is None:
             self._do_each(request, iter(request.arguments.items()), answers)
         else:
             self._do_in_threads(request, answers, self._threads)
         return answers
 
-    def _do_in_threads(self, request: Request, answers: Answers, threads: Threads) -> None:
+    def _do_in_threads(self, request: Request, answers: JobAnswers, threads: Threads) -> None:
         """Do the environments of each tag in as many threads as its spec allows, all tags at once.
 
         Environments are made before any thread starts: constructors take turns in any case (`seeded`), and one that
@@ -127,7 +127,7 @@ class EnvHost:
         for helper in helpers:
             helper.result()
 
-    def _do_each(self, request: Request, pairs: Iterator[tuple[int, Any]], answers: Answers) -> None:
+    def _do_each(self, request: Request, pairs: Iterator[tuple[int, Any]], answers: JobAnswers) -> None:
         """Do the job for one environment after the other. In a worker, the clock records which one is at work."""
         job, envs, replays, values = request.job, self._envs, request.replays, answers.values
         work, seconds, now = WORK[job], self._limits.of(job.value), time.monotonic
@@ -148,7 +148,7 @@ class EnvHost:
                 ended[env] = now()
                 due[env] = 0.0
 
-    def _ensure_ready(self, env: int, replay: Replay | None, answers: Answers) -> bool:
+    def _ensure_ready(self, env: int, replay: Replay | None, answers: JobAnswers) -> bool:
         """Make and replay an environment where needed. Return False if it broke, which is then among the errors."""
         hosted = self._envs[env]
         steps = list[tuple[str, Callable[[], Any]]]() if hosted.made else [(MAKING, hosted.make)]
@@ -168,7 +168,7 @@ class EnvHost:
                     self._clock.end(env)
         return True
 
-    def _note_error(self, env: int, doing: str, error: BaseException, answers: Answers, *, drops: bool) -> None:
+    def _note_error(self, env: int, doing: str, error: BaseException, answers: JobAnswers, *, drops: bool) -> None:
         try:
             reraise_ctrl_c(error)
         except KeyboardInterrupt:

@@ -35,16 +35,7 @@ from parallel_envs.errors import EnvError, RemoteTraceback, WorkerStartError
 from parallel_envs.groups.env_host import EnvHost
 from parallel_envs.groups.failures import EnvFailure, death_failure, error_failure, timeout_failure
 from parallel_envs.groups.hosted_env import TagSpec
-from parallel_envs.groups.transport import (
-    MAKING,
-    SENDING,
-    Answers,
-    Convert,
-    Job,
-    Request,
-    TimeLimits,
-    WorkerClock,
-)
+from parallel_envs.groups.transport import MAKING, SENDING, Convert, Job, JobAnswers, Request, TimeLimits, WorkerClock
 from parallel_envs.vector.env_errors import worker_died
 from parallel_envs.vector.registry import Registrations
 
@@ -118,7 +109,7 @@ class EnvWorkers:
 
     @property
     def restarts(self) -> int:
-        """How many workers have been replaced."""
+        """The number of workers that have been replaced."""
         return self._group.num_restarts
 
     def _check_built(self, losses: Sequence[Loss]) -> None:
@@ -154,12 +145,12 @@ class EnvWorkers:
         first: InFlightRequest,
         with_replays: Callable[[Request], Request],
         convert: Convert | None = None,
-    ) -> tuple[Answers, dict[int, EnvFailure]]:
+    ) -> tuple[JobAnswers, dict[int, EnvFailure]]:
         """Bring a request to its end, whatever happens to the workers: return the answers, and the failures.
 
         `with_replays` adds the replays of stale environments to a request for those that are to be asked once more.
         """
-        received, failed = Answers(), dict[int, EnvFailure]()
+        received, failed = JobAnswers(), dict[int, EnvFailure]()
         policy = LossPolicy(first.request, self._tags)
         sent: InFlightRequest | None = first
         batches_of: dict[int, list[list[int]]] = {}  # by worker, what is still to be asked again
@@ -183,9 +174,9 @@ class EnvWorkers:
                 sent = self.begin(with_replays(again))
         return received, failed
 
-    def _end(self, sent: InFlightRequest, convert: Convert | None) -> tuple[Answers, list[LostWorker]]:
+    def _end(self, sent: InFlightRequest, convert: Convert | None) -> tuple[JobAnswers, list[LostWorker]]:
         """Wait for the answers. Lost workers have been replaced; their environments are not among the answers."""
-        answers, losses, late = Answers(), list[LostWorker](), dict[int, dict[int, EnvFailure]]()
+        answers, losses, late = JobAnswers(), list[LostWorker](), dict[int, dict[int, EnvFailure]]()
         for worker, pending in sent.pending.items():
             while pending.waiting and not self.pool.wait(pending, self._deadlines.seconds_left(sent)):
                 self._deadlines.end_late_workers(sent, late)
@@ -196,7 +187,7 @@ class EnvWorkers:
                 continue
             raise_worker_failure(reply.failure)
             try:
-                own: Answers = pickle.loads(reply.value)
+                own: JobAnswers = pickle.loads(reply.value)
             except Exception as error:  # noqa: BLE001  # user code may raise anything when it is unpickled
                 losses.append(LostWorker(worker, None, unreadable=Failure.of(error)))
                 continue

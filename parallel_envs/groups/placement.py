@@ -21,7 +21,7 @@ from parallel_envs.errors import WorkerStartError
 from parallel_envs.groups.env_host import EnvHost
 from parallel_envs.groups.env_workers import EnvWorkers
 from parallel_envs.groups.failures import EnvFailure, divergence_failure, error_failure
-from parallel_envs.groups.transport import Answers, Convert, Job, Replay, Request, TimeLimits
+from parallel_envs.groups.transport import Convert, Job, JobAnswers, Replay, Request, TimeLimits
 
 if TYPE_CHECKING:
     from parallel_envs.groups.config import ManagerBlock
@@ -95,7 +95,7 @@ class EnvPlacement:
                 try:  # the caller's part, now that the workers have something to do
                     worker_of = self.workers.worker_of
                     own = {env: it for env, it in request.arguments.items() if env not in worker_of}
-                    answers = self._do_here(request.with_arguments(own), convert) if own else Answers()
+                    answers = self._do_here(request.with_arguments(own), convert) if own else JobAnswers()
                 except BaseException:
                     self.workers.abandon(sent)
                     raise
@@ -113,7 +113,7 @@ class EnvPlacement:
             self.stale.update(arguments)
             raise
 
-    def _do_here(self, request: Request, convert: Convert | None) -> Answers:
+    def _do_here(self, request: Request, convert: Convert | None) -> JobAnswers:
         answers = self._here.do(request)
         answers.note_stale(request.job, self.stale)
         return answers.converted(convert)

@@ -82,7 +82,7 @@ class Raised(NamedTuple):
 
 
 @dataclass(slots=True)
-class Answers:
+class JobAnswers:
     """Results of a request: each environment is in either `values` or `errors`.
 
     `replayed` holds the states in which replays ended.
@@ -92,7 +92,7 @@ class Answers:
     errors: dict[int, Raised] = field(default_factory=dict)
     replayed: dict[int, Any] = field(default_factory=dict)
 
-    def converted(self, convert: Convert | None) -> Answers:
+    def converted(self, convert: Convert | None) -> JobAnswers:
         """Convert the values in place. A value for which `convert` raises becomes an error of its environment."""
         if convert is None:
             return self
@@ -107,7 +107,7 @@ class Answers:
                     self.errors[env] = Raised(SENDING, Failure.of(error))
         return self
 
-    def update(self, others: Answers) -> None:
+    def update(self, others: JobAnswers) -> None:
         self.values.update(others.values)
         self.errors.update(others.errors)
         self.replayed.update(others.replayed)

@@ -299,7 +299,7 @@ class GruCell(nn.Module):
         return torch.lerp(candidate, memory, keep)
 
 
-class Recurrent(nn.Module):
+class RecurrentNetwork(nn.Module):
     """An encoder, a recurrent cell and a head. `forward(features, (memory,))` is one step, `unroll` many."""
 
     def __init__(self, encoder: nn.Module, cell: GruCell, head: nn.Module, size: int) -> None:

@@ -31,7 +31,7 @@ with full registers then does the same to each number of a row, for one row or f
 BETAS = 0.9, 0.999
 
 
-class Part(NamedTuple):
+class ParameterPlace(NamedTuple):
     """Position of a parameter in a flat vector."""
 
     name: str
@@ -48,17 +48,17 @@ class Layout:
     parameters, in order.
     """
 
-    trained: tuple[Part, ...]
-    targets: tuple[Part, ...]
+    trained: tuple[ParameterPlace, ...]
+    targets: tuple[ParameterPlace, ...]
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
         """Return the layout of a module."""
-        parts: dict[bool, list[Part]] = {True: [], False: []}
+        parts: dict[bool, list[ParameterPlace]] = {True: [], False: []}
         for name, tensor in module.named_parameters():
             own = parts[tensor.requires_grad]
             start = own[-1].stop if own else 0
-            own.append(Part(name, tuple(tensor.shape), start, start + tensor.numel()))
+            own.append(ParameterPlace(name, tuple(tensor.shape), start, start + tensor.numel()))
         return cls(tuple(parts[True]), tuple(parts[False]))
 
     @property
@@ -79,7 +79,7 @@ class Layout:
             parameters[name].grad = view[0]
 
 
-def views(parts: Sequence[Part], matrix: Tensor) -> dict[str, Tensor]:
+def views(parts: Sequence[ParameterPlace], matrix: Tensor) -> dict[str, Tensor]:
     """Return the parameters in a matrix, each with a leading axis of agents."""
     return {part.name: matrix[:, part.start : part.stop].view(len(matrix), *part.shape) for part in parts}
 

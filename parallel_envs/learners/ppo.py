@@ -46,7 +46,7 @@ from parallel_envs.learners.networks import (
     GruCell,
     Image,
     Normaliser,
-    Recurrent,
+    RecurrentNetwork,
     Scale,
     Spread,
     linear,
@@ -125,7 +125,7 @@ class ActorCritic(nn.Module):
 
 
 class RecurrentActorCritic(ActorCritic):
-    """A policy and a value function that share an encoder and a memory. The actor is a `Recurrent`."""
+    """A policy and a value function that share an encoder and a memory. The actor is a `RecurrentNetwork`."""
 
     def both(self, batch: Batch) -> tuple[Tensor, Tensor]:
         return self.of_remembered(self.actor.unroll(*_unroll_inputs(batch)))
@@ -193,7 +193,7 @@ class PPO(Algorithm):
         encoder = mlp(self.encoder.num_numbers, hidden, wide, generator, activation=config.activation)
         cell = GruCell(wide, config.memory_size, generator)
         head = self._wide(linear(config.memory_size, self._num_means, generator, config.policy_gain))
-        actor = Recurrent(
+        actor = RecurrentNetwork(
             nn.Sequential(*before, *encoder, ACTIVATIONS[config.activation]()), cell, head, config.memory_size
         )
         return RecurrentActorCritic(actor, linear(config.memory_size, 1, generator, 1.0), normaliser, scale)

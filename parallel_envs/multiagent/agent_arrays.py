@@ -126,7 +126,7 @@ def info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
 
 
 class AgentArrays(abc.ABC):
-    """What both kinds of agents share: the flags of the latest results, and the final results of each agent, which are
+    """Base of both kinds of agents: the flags of the latest results, and the final results of each agent, which are
     kept until the episode of its env ends. The arrays of `alive` and `present` are never written to.
     """
 

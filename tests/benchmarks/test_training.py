@@ -17,7 +17,7 @@ from benchmarks.learners import judged as judged_learners
 from benchmarks.meta import SEQUENTIAL as META_SEQUENTIAL
 from benchmarks.meta import MetaPlan, MetaRow, measure_meta, meta_report
 from benchmarks.train import FREE, OVERLAP, POLLING, SYNC, TrainPlan, measure_train
-from parallel_envs.bench.measure import Pace, Spread
+from parallel_envs.bench.measure import Pace, Quartiles
 
 pytest.importorskip("mpe2")
 
@@ -25,8 +25,8 @@ pytest.importorskip("mpe2")
 LEARNER_WORK = LearnerWork(num_agents=2, hidden=8, batch=16)
 
 
-def same(value: float) -> Spread:
-    return Spread(value, value, value, 3)
+def same(value: float) -> Quartiles:
+    return Quartiles(value, value, value, 3)
 
 
 def learner_row(ratio: float, mode: str = "fused", of_best: float | None = None) -> LearnerRow:
@@ -78,7 +78,7 @@ def test_both_paths_collect_and_learn() -> None:
     rows = measure_meta(MetaPlan(env="GridNavi-v0", workers=(2,), num_rollouts=4, horizon=5, pace=pace))
     assert [one.name for one in rows] == [META_SEQUENTIAL, "2 workers"]
     assert all(one.steps.median > 0 and 0 < one.learning < 1 for one in rows)
-    assert rows[0].to_sequential == Spread(1.0, 1.0, 1.0, 2)
+    assert rows[0].to_sequential == Quartiles(1.0, 1.0, 1.0, 2)
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ import numpy as np
 
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.loops.learner_thread import SCHEDULES, BehaviorPolicy, Job, LearnerThread, Result
+from parallel_envs.learners.loops.learner_thread import SCHEDULES, BehaviorPolicy, LearnerThread, Result, UpdateJob
 from parallel_envs.learners.loops.loop import Loop, LoopOptions, Metrics
 from parallel_envs.learners.updates import MODES, ProcessUpdates
 from parallel_envs.rollouts.replay import PrioritizedReplayBuffer
@@ -79,7 +79,7 @@ class AsyncLoop(Loop):
 
     # ---- parts of `advance` -----------------------------------------------------------------------------------------
 
-    def _next_job(self, agent: Agent) -> Job | None:
+    def _next_job(self, agent: Agent) -> UpdateJob | None:
         """Draw an agent's next update. Returns None if the agent has not lived since its last update."""
         learner = self.learners.agents[agent]
         if not learner.algorithm.on_policy:
@@ -102,7 +102,7 @@ class AsyncLoop(Loop):
             plan = dataclasses.replace(plan, arrays={name: np.array(array) for name, array in plan.arrays.items()})
         steps = learner.counters["steps"]
         num_added = 0 if isinstance(learner.memory, TrajectoryStore) else learner.memory.num_added
-        job = Job(agent, plan, versions, self._planned[agent], steps - self._lived[agent], num_added)
+        job = UpdateJob(agent, plan, versions, self._planned[agent], steps - self._lived[agent], num_added)
         self._planned[agent] += 1
         self._lived[agent] = steps
         return job
@@ -119,7 +119,7 @@ class AsyncLoop(Loop):
             self._count(job.agent, job.lags)
         return {result.job.agent: self.learners.agents[result.job.agent].metrics for result in results}
 
-    def _exchange(self, agents: Sequence[Agent], *, draws: bool = True) -> tuple[Metrics, list[Job]]:
+    def _exchange(self, agents: Sequence[Agent], *, draws: bool = True) -> tuple[Metrics, list[UpdateJob]]:
         """Record what these agents have learnt, draw their next updates, and only then act with the new weights.
 
         Raises `Diverged` and `UpdateFailed` as `IndependentLearners.update` does.

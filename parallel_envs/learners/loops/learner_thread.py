@@ -47,7 +47,7 @@ _GRACE_SECONDS = 5.0  # time for a running update to end by itself before its wo
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class WaitingAgent:
     """An agent that waits to learn."""
 
     agent: Agent
@@ -59,11 +59,11 @@ class Candidate:
     """Turn in which it learnt last: a number that grows with every agent's update; -1: never."""
 
 
-Schedule = Callable[[Sequence[Candidate]], Sequence[Agent]]
+Schedule = Callable[[Sequence[WaitingAgent]], Sequence[Agent]]
 """Function from the waiting agents, in the order in which they came, to the order in which they learn."""
 
 
-def _sorting(key: Callable[[Candidate], Any]) -> Schedule:
+def _sorting(key: Callable[[WaitingAgent], Any]) -> Schedule:
     return lambda waiting: [one.agent for one in sorted(waiting, key=key)]
 
 
@@ -75,7 +75,7 @@ SCHEDULES: Mapping[str, Schedule] = {
 }
 
 
-def ordered(schedule: Schedule, waiting: Sequence[Candidate]) -> list[Agent]:
+def ordered(schedule: Schedule, waiting: Sequence[WaitingAgent]) -> list[Agent]:
     """Return the schedule's order. Raises ValueError unless it holds each waiting agent once."""
     order = list(schedule(waiting))
     there = [one.agent for one in waiting]
@@ -126,7 +126,7 @@ class BehaviorPolicy:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class UpdateJob:
     """The next update of an agent. An agent's version is the number of updates that it has attempted."""
 
     agent: Agent
@@ -150,7 +150,7 @@ class Job:
 class Result:
     """A finished job."""
 
-    job: Job
+    job: UpdateJob
     report: UpdateReport
     weights: dict[str, Any] = field(repr=False)
     """Copy of the actor's weights after the update."""
@@ -182,8 +182,8 @@ class LearnerThread:
         self._spent: dict[Agent, tuple[int, float]] = {}  # number and seconds of each agent's updates
         self._turns: dict[Agent, int] = {}
         self._changed = threading.Condition()
-        self._rounds: list[list[Job]] = []
-        self._running: list[Job] = []
+        self._rounds: list[list[UpdateJob]] = []
+        self._running: list[UpdateJob] = []
         self._results: list[Result] = []
         self._error: BaseException | None = None
         self._stopping = False
@@ -193,7 +193,7 @@ class LearnerThread:
 
     # ---- called by the collecting thread ----------------------------------------------------------------------------
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[UpdateJob]) -> None:
         """Submit a round of jobs of different agents. Returns at once if there is a thread."""
         if self._thread is None:
             self._results += self._run(self._ordered(jobs))
@@ -269,11 +269,11 @@ class LearnerThread:
                 self._error, self._running = error, []
                 self._changed.notify_all()
 
-    def _next_round(self) -> list[Job]:
+    def _next_round(self) -> list[UpdateJob]:
         """Take the next jobs out of the waiting rounds."""
         if not self.merge:
             return self._ordered(self._rounds.pop(0))
-        first: dict[Agent, Job] = {}
+        first: dict[Agent, UpdateJob] = {}
         for job in (job for jobs in self._rounds for job in jobs):
             first.setdefault(job.agent, job)
         chosen = self._ordered(list(first.values()))
@@ -282,17 +282,17 @@ class LearnerThread:
         self._rounds = [left for jobs in self._rounds if (left := [job for job in jobs if job not in chosen])]
         return chosen
 
-    def _ordered(self, jobs: Sequence[Job]) -> list[Job]:
+    def _ordered(self, jobs: Sequence[UpdateJob]) -> list[UpdateJob]:
         """Return these jobs, of different agents, in the order of the schedule."""
         waiting = []
         for job in jobs:
             count, seconds = self._spent.get(job.agent, (0, 0.0))
             average, last_turn = seconds / count if count else 0.0, self._turns.get(job.agent, -1)
-            waiting.append(Candidate(job.agent, job.num_fresh, average, last_turn))
+            waiting.append(WaitingAgent(job.agent, job.num_fresh, average, last_turn))
         by_agent = {job.agent: job for job in jobs}
         return [by_agent[agent] for agent in ordered(self.schedule, waiting)]
 
-    def _run(self, jobs: Sequence[Job]) -> list[Result]:
+    def _run(self, jobs: Sequence[UpdateJob]) -> list[Result]:
         """Run one round of updates. Modes that run one agent after another keep this order."""
         began = time.perf_counter()
         reports = self.mode.update({job.agent: job.plan for job in jobs})

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan
 from parallel_envs.learners.dqn import DQN, QNetworks
-from parallel_envs.learners.networks import GruCell, Normaliser, Recurrent, Scale, linear, mlp
+from parallel_envs.learners.networks import GruCell, Normaliser, RecurrentNetwork, Scale, linear, mlp
 from parallel_envs.learners.ppo import PPO, ActorCritic, RecurrentActorCritic
 from parallel_envs.learners.sac import SAC, Critic, SoftActorCritic
 from parallel_envs.rollouts import Rollouts, Sequences
@@ -44,7 +44,7 @@ class MemoryConfig:
 GRU = MemoryConfig()
 
 
-class TwoStepGRU(Recurrent):
+class TwoStepGRU(RecurrentNetwork):
     """A GRU that sees the current observation and the previous one, to relate an action to its outcome.
 
     `forward(features, (memory, before))` is one step; without a state, all steps of rollouts from their beginnings.
@@ -338,12 +338,12 @@ class MemoryMarkovPPO(MemoryPPO):
         config, num_seen = self.config, num_present(self.encoder.num_numbers, self.action_space)
         layers = mlp(num_seen, config.hidden, self._num_means, generator, last_gain=config.policy_gain)
         actor = self._wide(nn.Sequential(*before, First(num_seen), *layers))
-        critic: Recurrent | FastWeights
+        critic: RecurrentNetwork | FastWeights
         if self.memory == GRU:
             encoder = mlp(self.encoder.num_numbers, config.hidden[:-1], config.hidden[-1], generator)
             cell = GruCell(config.hidden[-1], config.memory_size, generator)
             value = linear(config.memory_size, 1, generator, 1.0)
-            critic = Recurrent(nn.Sequential(*before, *encoder, nn.Tanh()), cell, value, config.memory_size)
+            critic = RecurrentNetwork(nn.Sequential(*before, *encoder, nn.Tanh()), cell, value, config.memory_size)
         else:
             critic = self._fast_weights(generator, before, self._behind_memory(generator, 1, 1.0))
         return MemoryMarkovActorCritic(actor, critic, normaliser, scale)

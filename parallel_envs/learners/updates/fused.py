@@ -174,7 +174,7 @@ def _stacked(each: Sequence[Mapping[str, Tensor]], axis: int = 0) -> Batch:
 def _functional(parameters: AgentParameters, method: str) -> Callable[[Batch, Batch], Any]:
     """Return a method of the algorithm as a function of the module's tensors and the method's arguments."""
 
-    class Method(nn.Module):
+    class MethodCall(nn.Module):
         """Computes the method when it is called, so that `functional_call` can put in other tensors."""
 
         def __init__(self) -> None:
@@ -184,7 +184,7 @@ def _functional(parameters: AgentParameters, method: str) -> Callable[[Batch, Ba
         def forward(self, arguments: Batch) -> Any:
             return getattr(parameters.algorithm, method)(self.module, arguments)
 
-    whole = Method()
+    whole = MethodCall()
 
     def call(tensors: Batch, arguments: Batch) -> Any:
         named = {f"module.{name}": tensor for name, tensor in tensors.items()}

@@ -14,7 +14,7 @@ from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
 from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
 from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
-from parallel_envs.learners.loops.learner_thread import Job
+from parallel_envs.learners.loops.learner_thread import UpdateJob
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates import SequentialUpdates
 from tests.learners.test_independent import Pressing, pressing
@@ -85,12 +85,12 @@ def unhurried(made: IndependentLearners, seed: int, **how: Any) -> Iterator[Loop
     del made.step  # the method is there again
 
 
-def jobs_of(loop: Any, watch: Callable[[Job], None] = lambda job: None) -> list[Job]:
+def jobs_of(loop: Any, watch: Callable[[UpdateJob], None] = lambda job: None) -> list[UpdateJob]:
     """Return a list to which every submitted job is added, with copies of its arrays."""
-    seen: list[Job] = []
+    seen: list[UpdateJob] = []
     submit = loop.updates.submit
 
-    def noted(jobs: list[Job]) -> None:
+    def noted(jobs: list[UpdateJob]) -> None:
         for job in jobs:
             watch(job)
             arrays = {name: np.array(array) for name, array in job.plan.arrays.items()}

@@ -17,7 +17,7 @@ from parallel_envs.learners import IndependentLearners, PPOConfig
 from parallel_envs.learners.algorithm import Plan, UpdateReport
 from parallel_envs.learners.loops import LoopOptions, open_loop
 from parallel_envs.learners.loops.asynchronous import FreeLoop, MinibatchSizes
-from parallel_envs.learners.loops.learner_thread import SCHEDULES, Candidate, Job, LearnerThread, ordered
+from parallel_envs.learners.loops.learner_thread import SCHEDULES, LearnerThread, UpdateJob, WaitingAgent, ordered
 from parallel_envs.learners.loops.loop import Lag, LoopReport, Shares, share_workers
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.testing import assert_same_batch
@@ -83,7 +83,7 @@ def test_in_one_thread_it_is_the_same_in_every_run_and_steps_without_due_updates
         assert made.agents["red"].version - before <= 0.5 * (made.agents["red"].counters["steps"] - steps) + 3
 
 
-WAITING = [Candidate("a", 10, 0.5, 7), Candidate("b", 30, 0.1, 3), Candidate("c", 20, 0.9, -1)]
+WAITING = [WaitingAgent("a", 10, 0.5, 7), WaitingAgent("b", 30, 0.1, 3), WaitingAgent("c", 20, 0.9, -1)]
 
 
 def test_schedules_say_which_agent_learns_first_and_name_each_once() -> None:
@@ -109,8 +109,8 @@ class Gated:
         return {agent: UpdateReport({}) for agent in plans}
 
 
-def job(agent: str, num_fresh: int, version: int = 0) -> Job:
-    return Job(agent, Plan({}, np.zeros(1), np.zeros(1)), np.zeros(1, np.int64), version, num_fresh)
+def job(agent: str, num_fresh: int, version: int = 0) -> UpdateJob:
+    return UpdateJob(agent, Plan({}, np.zeros(1), np.zeros(1)), np.zeros(1, np.int64), version, num_fresh)
 
 
 @pytest.mark.parametrize(("schedule", "order"), [("most_data", "abdcb"), ("round_robin", "acdbb")])

@@ -219,7 +219,7 @@ View = Searching | ResultsPage | Looking | Reading | Bought
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PagePart:
     """Words on a page. `leads_to`: the view after a click on a button. `pressed`: it has been clicked before."""
 
     text: str
@@ -232,24 +232,24 @@ class Part:
         return f"[{mark}] {self.text} [{mark}_]" if self.button else self.text
 
 
-Page = tuple[Part, ...]
+Page = tuple[PagePart, ...]
 
 
 def page_of(view: View, instruction: str, show_attrs: bool) -> Page:
     """Return the page of a view, from top to bottom."""
 
-    def button(words: str, leads_to: View | None, pressed: bool = False) -> Part:
-        return Part(words, leads_to, pressed, True)
+    def button(words: str, leads_to: View | None, pressed: bool = False) -> PagePart:
+        return PagePart(words, leads_to, pressed, True)
 
     match view:
         case Searching():
-            return Part("WebShop"), Part("Instruction:"), Part(instruction), button("Search", None)
+            return PagePart("WebShop"), PagePart("Instruction:"), PagePart(instruction), button("Search", None)
         case Bought():
-            return (Part("Thank you for shopping with us!"),)
-    parts = [Part("Instruction:"), Part(instruction), button("Back to Search", Searching())]
+            return (PagePart("Thank you for shopping with us!"),)
+    parts = [PagePart("Instruction:"), PagePart(instruction), button("Back to Search", Searching())]
     match view:
         case ResultsPage(found, size, page, seen):
-            parts.append(Part(f"Page {page} (Total results: {len(found)})"))
+            parts.append(PagePart(f"Page {page} (Total results: {len(found)})"))
             if page > 1:
                 parts.append(button("< Prev", replace(view, page=page - 1)))
             if page * size < len(found):
@@ -258,18 +258,22 @@ def page_of(view: View, instruction: str, show_attrs: bool) -> Page:
                 looked = Looking(product, replace(view, seen=seen | {product.asin}))
                 parts += [
                     button(product.asin, looked, product.asin in seen),
-                    Part(product.name),
-                    Part(product.price_tag),
+                    PagePart(product.name),
+                    PagePart(product.price_tag),
                 ]
         case Looking(product, results, chosen):
             parts.append(button("< Prev", results))
             for name, values in product.options.items():
-                parts.append(Part(name))
+                parts.append(PagePart(name))
                 for value in values:
                     parts.append(
                         button(value, replace(view, chosen={**chosen, name: value}), chosen.get(name) == value)
                     )
-            parts += [Part(product.name), Part(f"Price: {product.price_tag}"), Part(f"Rating: {product.rating}")]
+            parts += [
+                PagePart(product.name),
+                PagePart(f"Price: {product.price_tag}"),
+                PagePart(f"Rating: {product.rating}"),
+            ]
             texts = {
                 "Description": product.description,
                 "Features": " ".join(product.features),
@@ -279,5 +283,5 @@ def page_of(view: View, instruction: str, show_attrs: bool) -> Page:
             parts += [button(title, Reading(text, view)) for title, text in texts.items()]
             parts.append(button("Buy Now", Bought(view)))
         case Reading(text, item):
-            parts += [button("< Prev", item), Part(text)]
+            parts += [button("< Prev", item), PagePart(text)]
     return tuple(parts)
