@@ -117,7 +117,7 @@ def is_timed(name: str, value: ast.expr) -> bool:
     return (constant == "auto" and name not in NO_CLOCK) or bool(TIMED.search(name))
 
 
-NO_DEADLINE = {("wrappers/rules.py", "seconds"), ("wrappers/rules.py", "late_seconds")}
+NO_DEADLINE = {("wrappers/policy_handle.py", "seconds"), ("wrappers/base.py", "late_seconds")}
 """Fields that hold what was measured."""
 
 
