@@ -146,6 +146,16 @@ def settings_in(path: str | Path, mistake: type[Exception]) -> dict[str, Any]:
     return content
 
 
+_POWER_OF_TEN = re.compile(r"[+-]?[\d.]*\d[eE][+-]?\d+")
+
+
+def parse_number(value: Any) -> Any:
+    """Return the number of a text such as `1e6`, which YAML reads as text. Raises ValueError for True and False."""
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not a flag")  # pydantic takes no TypeError
+    return float(value) if isinstance(value, str) and _POWER_OF_TEN.fullmatch(value) else value
+
+
 # ---- documentation of fields -----------------------------------------------------------------------------------------
 
 Kind = TypeVar("Kind", bound=type)

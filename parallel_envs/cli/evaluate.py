@@ -297,7 +297,7 @@ def _candidates(values: Mapping[str, Any], earlier: EvaluationResult | None) -> 
 
 def _play(outputs: Outputs, **arguments: Any) -> tuple[EvaluationResult, bool]:
     """Return the result, and whether an episode failed with --strict or the file could not be written."""
-    from parallel_envs.cli.progress import shown
+    from parallel_envs.cli.episode_display import shown
     from parallel_envs.errors import EpisodeFailed
     from parallel_envs.evaluation import NotSaved
     from parallel_envs.evaluation import evaluate as play

@@ -1,6 +1,6 @@
 """`parallel-envs report`: the outcome of runs on the terminal, or runs and evaluations as one page.
 
-The page is a single HTML file without scripts or pictures from elsewhere. Runs whose settings differ only in the seed
+The page is one self-contained HTML file: it loads nothing. Runs whose settings differ only in the seed
 are one curve: the mean over the seeds, with the 95 % interval of the mean (Student's t).
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from parallel_envs.evaluation import EvaluationResult
 
 Points = Sequence[tuple[int, float]]
-"""Steps, and the mean return of the last episodes at that time."""
+"""Pairs of steps and the mean return of the latest episodes by then."""
 
 _GRID_ROWS = 60  # points of a curve over seeds
 _T_QUANTILES = (
@@ -41,7 +41,8 @@ _T_QUANTILES = (
     2.145,
     2.131,
 )
-"""Standard errors in half of a 95 % interval of a mean of 2, 3, ... values (Student's t, two-sided)."""
+"""Half of a 95 % interval of a mean of 2, 3, ... values, in standard errors (Student's t). The last one serves all
+larger numbers of values."""
 _INK = "#010203"  # stands for the colour of the text, which depends on the reader's light or dark mode
 _COLOURS = ("#3b7dd8", "#d9822b", "#3a9d5d", "#b5486d", "#7a5cc4", "#8a7a3c", "#2b9aa5", "#a0522d")
 
@@ -127,7 +128,7 @@ class RunRecord:
         return dict(points)
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
+def mean_and_half_width(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean of independent values and half of its 95 % interval (NaN for a single value)."""
     mean, count = statistics.fmean(values), len(values)
     if count < 2:
@@ -136,16 +137,16 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def curve(runs: Sequence[Points], num_rows: int = _GRID_ROWS) -> list[tuple[int, float, float]]:
-    """Return steps, mean and half of the interval on one grid. Each row has every run's last value at or before it.
+    """Return steps, mean and half of the interval at evenly spaced steps, up to the end of the shortest run.
 
-    Rows in which a run has no value yet, or in which a shorter run has ended, are left out.
+    Each run counts with its latest value. Rows before a run's first value are left out.
     """
     total, rows = min(points[-1][0] for points in runs), []
     for number in range(1, num_rows + 1):
         steps = total * number // num_rows
         values = [[value for at, value in points if at <= steps] for points in runs]
         if all(values):
-            rows.append((steps, *interval([one[-1] for one in values])))
+            rows.append((steps, *mean_and_half_width([one[-1] for one in values])))
     return rows
 
 
@@ -188,7 +189,7 @@ def page(paths: Sequence[Path]) -> str:
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
-    """Return the last part of each folder's path; the whole path if two end alike."""
+    """Return the last part of each folder's path; whole paths for all if two end alike."""
     last = [folder.resolve().name for folder in folders]
     return last if len(set(last)) == len(last) else [str(folder) for folder in folders]
 
@@ -260,45 +261,38 @@ def _curves_sections(groups: Mapping[str, Sequence[RunRecord]]) -> Iterator[tupl
 
 
 def _time_section(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
-    heads = [
-        "run",
-        "collecting, s",
-        "acting, s",
-        "updates, s",
-        "collecting waited, s",
-        "learning waited, s",
-        "mean lag, updates",
-        "restarts",
-    ]
-    rows = []
-    for run in runs:
-        if not run.metrics:
-            continue
-        last = run.metrics[-1]
-        seconds, loop = last.get("seconds", {}), last.get("loop", {})
-        lags = [one["mean"] for one in loop.get("lag", {}).values()]
-        rows.append(
-            [
-                *(run.name, *(seconds.get(name) for name in ("collect", "act", "update"))),
-                *(loop.get("collect_waited"), loop.get("learn_waited")),
-                *(statistics.fmean(lags) if lags else None, last.get("restarts", 0)),
-            ]
-        )
-    if not rows:
+    last = {run.name: run.metrics[-1] for run in runs if run.metrics}
+    seconds = {name: line.get("seconds", {}) for name, line in last.items()}
+    activities = list(dict.fromkeys(activity for own in seconds.values() for activity in own))
+    if not activities:
         return
-    figure, axes = _figure(height=0.6 + 0.4 * len(rows))
-    left = [0.0] * len(rows)
-    for number, name in enumerate(("collecting", "acting", "updates")):
-        widths = [float(row[1 + number] or 0.0) for row in rows]
-        axes.barh([row[0] for row in rows], widths, left=left, color=_COLOURS[number], label=name, height=0.6)
+    figure, axes = _figure(height=0.6 + 0.4 * len(last))
+    left = [0.0] * len(last)
+    for number, activity in enumerate(activities):
+        widths = [own.get(activity, 0.0) for own in seconds.values()]
+        axes.barh(list(last), widths, left=left, color=_COLOURS[number % len(_COLOURS)], label=activity, height=0.6)
         left = [one + width for one, width in zip(left, widths, strict=True)]
     axes.invert_yaxis()
     axes.set_xlabel("seconds")
-    axes.legend(frameon=False, fontsize=8, labelcolor=_INK, ncols=3)
-    text = "; ".join(
-        f"{row[0]}: {row[1]:.0f} s collecting, {row[2]:.0f} s acting, {row[3]:.0f} s updates" for row in rows
-    )
-    yield "Where time went", _picture(figure, "Seconds by activity", text) + _table("Seconds of each run", heads, rows)
+    axes.legend(frameon=False, fontsize=8, labelcolor=_INK, ncols=len(activities))
+    rows = []
+    for name, line in last.items():
+        loop = line.get("loop", {})
+        lags = [one["mean"] for one in loop.get("lag", {}).values()]
+        lag = statistics.fmean(lags) if lags else None
+        waited = loop.get("collect_waited"), loop.get("learn_waited")
+        rows.append([name, *map(seconds[name].get, activities), *waited, lag, line.get("restarts", 0)])
+    heads = [
+        "run",
+        *(f"{one}, s" for one in activities),
+        "collecting waited, s",
+        "learning waited, s",
+        "mean lag, updates",
+    ]
+    shares = (", ".join(f"{one} {value:.0f} s" for one, value in own.items()) for own in seconds.values())
+    text = "; ".join(f"{name}: {share}" for name, share in zip(last, shares, strict=True))
+    picture = _picture(figure, "Seconds by activity", text)
+    yield "Where time went", picture + _table("Seconds of each run", [*heads, "restarts"], rows)
 
 
 def _differences_section(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
@@ -409,7 +403,7 @@ def _figure(height: float = 3.2) -> tuple[Any, Any]:
 
 
 def _picture(figure: Any, title: str, text: str) -> str:
-    """Return a figure as SVG, with its content as a text for readers that do not see it."""
+    """Return a figure as SVG, with a text for screen readers."""
     import matplotlib as mpl
 
     written = io.StringIO()

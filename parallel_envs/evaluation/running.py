@@ -25,7 +25,8 @@ from typing import Any, NoReturn, Self
 from parallel_envs.checks import hint
 from parallel_envs.choices import StartMethod, Strategy
 from parallel_envs.engine import PendingRequest, PoolSettings, Reply, open_pool
-from parallel_envs.engine.worker_group import MAX_ATTEMPTS, Loss, WorkerGroup
+from parallel_envs.engine.restart_budget import MAX_ATTEMPTS
+from parallel_envs.engine.worker_group import LostWorker, WorkerGroup
 from parallel_envs.errors import EpisodeFailed, WorkerStartError
 from parallel_envs.evaluation.determinism import seeded_globally
 from parallel_envs.evaluation.episode import (
@@ -263,11 +264,11 @@ class EvaluationWorkers:
     def start(self) -> None:
         """Make the object in every worker. Raises BadEvaluation if a worker cannot, or dies at it twice."""
 
-        def replace(losses: Sequence[Loss], is_last: bool) -> None:
+        def replace(losses: Sequence[LostWorker], is_last: bool) -> None:
             for loss in () if is_last else losses:
                 self._group.replace(loss.worker, built=False)
 
-        for failure in filter(None, map(_failure_of, self._group.build(on_losses=replace))):
+        for failure in filter(None, map(_failure_of, self._group.build(on_lost=replace))):
             raise BadEvaluation(
                 f"Workers cannot start ({failure.error_type}: {failure.message}). Missions and policies must be "
                 "importable in a worker process. Change them, or give jobs=0."
@@ -331,7 +332,7 @@ class EvaluationWorkers:
         return tuple(reply.value for reply in request.replies.values() if isinstance(reply.value, int))
 
 
-def _failure_of(lost: Reply | Loss) -> Failure | None:
+def _failure_of(lost: Reply | LostWorker) -> Failure | None:
     """Return the failure in a worker's reply, or of a lost worker."""
     if lost.death is not None:
         return failure_of_death(lost.death)

@@ -62,7 +62,7 @@ from parallel_envs.choices import GroupFailure, GroupMode, StartMethod, Where, w
 from parallel_envs.engine.pool import user_stacklevel
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.registry import EnvType, env_type_named, known_env_types
-from parallel_envs.settings import settings_in, type_text
+from parallel_envs.settings import parse_number, settings_in, type_text
 
 _log = logging.getLogger(__name__)
 
@@ -74,11 +74,12 @@ class _Block(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_words_as_numbers(cls, value: Any, info: ValidationInfo) -> Any:
-        wanted = type_text(cls.model_fields[str(info.field_name)].annotation)
-        if isinstance(value, bool | str) and wanted.startswith(("int", "float")):
-            raise ValueError(f"a number is wanted, not {value!r}")
-        return value
+    def _parse_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        if not type_text(cls.model_fields[str(info.field_name)].annotation).startswith(("int", "float")):
+            return value
+        if isinstance(number := parse_number(value), str):  # pydantic would read other texts, too
+            raise ValueError("a number is wanted, not a text")
+        return number
 
 
 class EnvConfigs(_Block):

@@ -1,8 +1,8 @@
 """The worker processes of a manager: all are sent a request at once, and lost ones are replaced.
 
 If an environment raises, its worker reports that. If a worker dies or hangs, the clock in shared memory tells which of
-its environments were at work. A fresh worker takes its place, its environments are brought to the state of their
-episodes by replay (`EnvPlacement` adds replays to requests), and are asked again as `LossPolicy` decides.
+its environments were at work. A fresh worker takes its place. Replay restores the episodes of its environments
+(`EnvPlacement` adds replays to requests). `LossPolicy` decides which environments are asked again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from parallel_envs.engine import (
     open_pool,
 )
 from parallel_envs.engine.interrupts import delay_ctrl_c
-from parallel_envs.engine.worker_group import LEAST_START_SECONDS, MAX_IDLE_DEATHS, Loss, RestartBudget, WorkerGroup
+from parallel_envs.engine.restart_budget import LEAST_START_SECONDS, MAX_IDLE_DEATHS, RestartBudget
+from parallel_envs.engine.worker_group import LostWorker, WorkerGroup, death_text
 from parallel_envs.errors import EnvError, RemoteTraceback, WorkerStartError
 from parallel_envs.groups.env_host import EnvHost
 from parallel_envs.groups.failures import EnvFailure, death_failure, error_failure, timeout_failure
@@ -53,10 +54,10 @@ class InFlightRequest:
 
 
 @dataclass(slots=True)
-class LostWorker:
-    """A worker that died during a request, the activities of its environments, and the failures of late ones.
+class UnansweredRequest:
+    """A worker that died during a request, with the activities of its environments and the failures of late ones.
 
-    Or a worker whose answers cannot be unpickled, and the exception.
+    Or a worker whose answers could not be unpickled, with the exception (`unreadable`).
     """
 
     worker: int
@@ -88,9 +89,9 @@ class EnvWorkers:
         modules = ("parallel_envs.groups.env_host",)
         settings = PoolSettings(context=context, preload=modules, name="group worker", start_timeout=seconds)
         with contextlib.ExitStack() as undo:
-            with delay_ctrl_c():  # short beside what follows; else a Ctrl-C might leave a worker without an owner
+            with delay_ctrl_c():  # a Ctrl-C in here could leave a worker that nothing closes
                 self._block = WorkerClock.allocate(self._num_envs, len(workers))
-                weakref.finalize(self, _close, self._block)  # the pool has one of its own
+                weakref.finalize(self, _close, self._block)  # the pool has its own finalizer
                 undo.callback(_close, self._block)
                 self.pool: WorkerPool = open_pool(len(workers), settings)
                 undo.callback(_close, self.pool)
@@ -112,7 +113,7 @@ class EnvWorkers:
         """The number of workers that have been replaced."""
         return self._group.num_restarts
 
-    def _check_built(self, losses: Sequence[Loss]) -> None:
+    def _check_built(self, losses: Sequence[LostWorker]) -> None:
         """Raise the error of the first worker whose host was late or could not be built. Deaths show in the answers."""
         for loss in losses:
             if loss.stack is not None:
@@ -148,7 +149,7 @@ class EnvWorkers:
     ) -> tuple[JobAnswers, dict[int, EnvFailure]]:
         """Bring a request to its end, whatever happens to the workers: return the answers, and the failures.
 
-        `with_replays` adds the replays of stale environments to a request for those that are to be asked once more.
+        `with_replays` is applied to each repeated request: it adds the replays that stale environments need.
         """
         received, failed = JobAnswers(), dict[int, EnvFailure]()
         policy = LossPolicy(first.request, self._tags)
@@ -163,7 +164,9 @@ class EnvWorkers:
             received.update(answers)
             for loss in losses:
                 unanswered = [env for env in sent.request.arguments if self.worker_of.get(env) == loss.worker]
-                self._stale.update(unanswered)  # unreadable answers, too: these environments have done the job
+                self._stale.update(
+                    unanswered
+                )  # also if their answers were unreadable: these environments have already moved on
                 failures, batches = policy.decide(loss, unanswered)
                 failed |= failures
                 batches_of[loss.worker] = [batch for batch in batches if batch] + batches_of.get(loss.worker, [])
@@ -174,22 +177,22 @@ class EnvWorkers:
                 sent = self.begin(with_replays(again))
         return received, failed
 
-    def _end(self, sent: InFlightRequest, convert: Convert | None) -> tuple[JobAnswers, list[LostWorker]]:
+    def _end(self, sent: InFlightRequest, convert: Convert | None) -> tuple[JobAnswers, list[UnansweredRequest]]:
         """Wait for the answers. Lost workers have been replaced; their environments are not among the answers."""
-        answers, losses, late = JobAnswers(), list[LostWorker](), dict[int, dict[int, EnvFailure]]()
+        answers, losses, late = JobAnswers(), list[UnansweredRequest](), dict[int, dict[int, EnvFailure]]()
         for worker, pending in sent.pending.items():
             while pending.waiting and not self.pool.wait(pending, self._deadlines.seconds_left(sent)):
                 self._deadlines.end_late_workers(sent, late)
             reply = pending.replies[worker]
             if reply.death is not None:
                 at_work = self._deadlines.at_work(worker, sent)
-                losses.append(LostWorker(worker, reply.death, at_work, late.get(worker, {})))
+                losses.append(UnansweredRequest(worker, reply.death, at_work, late.get(worker, {})))
                 continue
             raise_worker_failure(reply.failure)
             try:
                 own: JobAnswers = pickle.loads(reply.value)
             except Exception as error:  # noqa: BLE001  # user code may raise anything when it is unpickled
-                losses.append(LostWorker(worker, None, unreadable=Failure.of(error)))
+                losses.append(UnansweredRequest(worker, None, unreadable=Failure.of(error)))
                 continue
             answers.update(own.converted(convert))
         answers.note_stale(sent.request.job, self._stale)
@@ -257,9 +260,9 @@ class Deadlines:
         self._group, self.clocks, self._limits, self._envs_of, self._tags = group, clocks, limits, envs_of, tags
 
     def seconds_left(self, sent: InFlightRequest) -> float | None:
-        """Return the seconds until the next look at the clocks: a worker can be late then, or at work on something new.
+        """Return the seconds until the clocks must be read again. None: no worker can ever be late.
 
-        None if none can ever be late.
+        By then a worker may be late, or busy with something new.
         """
         waiting = [worker for worker, pending in sent.pending.items() if pending.waiting]
         first = min((self._late_at(worker, sent) for worker in waiting), default=math.inf)
@@ -273,8 +276,9 @@ class Deadlines:
             if now < self._late_at(worker, sent):
                 continue
             doing, clock = self.at_work(worker, sent), self.clocks[worker]
-            if SENDING in doing.values():  # perhaps only since a moment ago
-                # Of several that send at once none is to blame: each is asked by itself then.
+            if SENDING in doing.values():
+                # The worker may have begun to send just now, so its deadline is read again. If the answers of several
+                # environments are on their way, none is to blame: each is asked by itself next.
                 blamed = doing if len(doing) == 1 and now >= self._late_at(worker, sent) else {}
             else:
                 blamed = {env: what for env, what in doing.items() if clock.is_late(env, now)}
@@ -290,7 +294,7 @@ class Deadlines:
         return self.clocks[worker].at_work(sent.number, sent.request.job)
 
     def _late_at(self, worker: int, sent: InFlightRequest) -> float:
-        """Return when a worker is to be ended: its environment is late, or it is at work on none, so it is stuck."""
+        """Return when a worker is to be ended: its first environment is late, or it has been stuck too long on none."""
         clock = self.clocks[worker]
         if clock.is_any_at_work():
             return clock.next_due()
@@ -306,7 +310,7 @@ class LossPolicy:
        failed.
     3. If several were at work, in threads, each is asked by itself, to find the one that is to blame. The same holds
        for all environments whose answers were just being sent.
-    4. All others are asked as if nothing had happened, and first.
+    4. All others are asked as if nothing had happened, and first (but see 6).
     5. If answers cannot be unpickled, each environment of the worker is asked by itself, and has failed if its own
        answer cannot be unpickled.
     6. If an environment cannot be constructed for a reset, no other is asked any more: the configuration is at fault,
@@ -318,7 +322,9 @@ class LossPolicy:
         self._tried: set[int] = set()
         self._idle_deaths = RestartBudget(MAX_IDLE_DEATHS)
 
-    def decide(self, loss: LostWorker, unanswered: Sequence[int]) -> tuple[dict[int, EnvFailure], list[list[int]]]:
+    def decide(
+        self, loss: UnansweredRequest, unanswered: Sequence[int]
+    ) -> tuple[dict[int, EnvFailure], list[list[int]]]:
         """Return the failures, and the batches of environments to be asked again, one batch after the other."""
         death, at_work = loss.death, loss.at_work
         if loss.unreadable is not None and len(unanswered) == 1:
@@ -332,12 +338,12 @@ class LossPolicy:
         if at_work:
             text = str(worker_died(death, list(at_work), " and ".join(sorted(set(at_work.values())))))
         else:
-            text = f"Worker {death.worker} (pid {death.pid}) ended with code {death.exitcode} while it was idle."
+            text = death_text(death, f"Worker {death.worker} (pid {death.pid})", "no work of an environment")
         _log.warning("%s Its environments are replayed in a fresh one.", text)
         match [env for env in at_work if env in unanswered]:
             case []:
-                if not self._idle_deaths.spend(loss.worker):  # it is not replaced for ever
-                    raise worker_died(death, list(unanswered), "a request, and so did those that took its place")
+                if not self._idle_deaths.spend(loss.worker):  # otherwise it would be replaced for ever
+                    raise worker_died(death, list(unanswered), "a request, as did the workers that replaced it")
                 return {}, [list(unanswered)]
             case [env] if env in self._tried:
                 failure = death_failure(env, self._tags[env], at_work[env], death)

@@ -58,7 +58,7 @@ class ImportPath:
 
 # By name: the module, the factory and the class of its config in it, where its environments live.
 _INCLUDED: dict[str, tuple[str, str, str, Where]] = {
-    "bandit": ("envs.bandit", "BanditTextEnv", "BanditConfig", "caller"),
+    "bandit": ("envs.bandit", "BanditEnv", "BanditConfig", "caller"),
     "countdown": ("envs.countdown", "CountdownEnv", "CountdownConfig", "caller"),
     "frozen_lake": ("envs.frozen_lake", "FrozenLakeEnv", "FrozenLakeConfig", "caller"),
     "gymnasium": ("gymnasium_env", "make", "GymnasiumConfig", "process"),

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import typing
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -36,9 +35,9 @@ from parallel_envs.choices import (
     Strategy,
     UpdateModeName,
 )
-from parallel_envs.engine.worker_group import MAX_RESTARTS, RESTART_WINDOW
+from parallel_envs.engine.restart_budget import MAX_RESTARTS, RESTART_WINDOW
 from parallel_envs.env_files import absolute
-from parallel_envs.settings import DEEPEST, settings_in, value_of
+from parallel_envs.settings import DEEPEST, parse_number, settings_in, value_of
 from parallel_envs.settings import BadSettings as BadSettings
 
 Agent = Hashable
@@ -46,15 +45,6 @@ Kinds = Mapping[str, Any]
 """Config classes of the algorithms (frozen dataclasses) by the algorithms' names."""
 
 # ---- types of values --------------------------------------------------------------------------------------------
-
-_POWER_OF_TEN = r"[+-]?[\d.]*\d[eE][+-]?\d+"
-
-
-def parse_number(value: Any) -> Any:
-    """Return the number of a text such as `1e6`, which YAML reads as text. Raises ValueError for True and False."""
-    if isinstance(value, bool):
-        raise ValueError("a number is wanted, not a flag")  # pydantic takes no TypeError
-    return float(value) if isinstance(value, str) and re.fullmatch(_POWER_OF_TEN, value) else value
 
 
 def _names_as_text(agents: Any) -> Any:

@@ -33,7 +33,8 @@ from parallel_envs.engine import (
     picklable,
     unpicklable_part,
 )
-from parallel_envs.engine.worker_group import LEAST_START_SECONDS, WorkerGroup
+from parallel_envs.engine.restart_budget import LEAST_START_SECONDS
+from parallel_envs.engine.worker_group import WorkerGroup
 from parallel_envs.errors import EnvError, StepTimeout, WorkerStartError
 from parallel_envs.vector.env_errors import env_error, step_timeout, worker_died, worker_error
 from parallel_envs.vector.infos import Info, InfoReader
@@ -481,7 +482,7 @@ class EnvBatch:
 
     def needs_replacing(self, worker: int) -> bool:
         """Return whether a worker is dead, or has no envs because they could not be made again."""
-        return self._group.loss(worker) is not None
+        return self._group.lost(worker) is not None
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ from parallel_envs.engine import (
     pin_workers,
     unpicklable_part,
 )
-from parallel_envs.engine.worker_group import MAX_RESTARTS, RESTART_WINDOW, RestartBudget
+from parallel_envs.engine.restart_budget import MAX_RESTARTS, RESTART_WINDOW, RestartBudget
 from parallel_envs.errors import EnvError
 from parallel_envs.seeding import SeedTree
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay

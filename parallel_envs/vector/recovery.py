@@ -36,7 +36,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from parallel_envs.checks import seconds
 from parallel_envs.engine import Death, Failure, PendingRequest, WorkerPool
 from parallel_envs.engine.interrupts import delay_ctrl_c
-from parallel_envs.engine.worker_group import RestartBudget
+from parallel_envs.engine.restart_budget import RestartBudget
 from parallel_envs.errors import ClosedError, EnvError, StepTimeout, WorkerDied, WorkerStartError
 from parallel_envs.seeding import SeedTree
 from parallel_envs.vector import arguments

@@ -25,7 +25,7 @@ from parallel_envs.engine import (
     SharedBlock,
     Unpicklable,
 )
-from parallel_envs.engine.worker_group import Loss, WorkerGroup
+from parallel_envs.engine.worker_group import LostWorker, WorkerGroup
 from parallel_envs.threads import in_turn
 from parallel_envs.wrappers.base import WORKER_DIED, PerAgentWrapper, Rules, policy_error, still_busy
 from parallel_envs.wrappers.policy_handle import (
@@ -292,7 +292,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
 
     def _loss(self, worker: int) -> Failure | None:
         """Return the failure of a worker that has no policies of this wrapper any more, else None."""
-        loss = self._group.loss(worker)
+        loss = self._group.lost(worker)
         return None if loss is None else _failure_of(loss)
 
     def _forget_answered(self) -> None:
@@ -423,9 +423,9 @@ def _copy_if_possible(weights: Any) -> Any:
 
 
 def _failure_in(reply: Reply) -> Failure | None:
-    return reply.failure if reply.death is None else _failure_of(Loss(reply.worker, reply.death.pid, reply.death))
+    return reply.failure if reply.death is None else _failure_of(LostWorker(reply.worker, reply.death.pid, reply.death))
 
 
-def _failure_of(loss: Loss) -> Failure:
+def _failure_of(loss: LostWorker) -> Failure:
     text = loss.text(f"its worker (pid {loss.pid})").removesuffix(".")  # the error goes on with advice
     return loss.failure or Failure(WORKER_DIED, text, text)

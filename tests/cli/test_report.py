@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from parallel_envs.cli import app
-from parallel_envs.cli.report import curve, interval
+from parallel_envs.cli.report import RunRecord, _time_section, curve, mean_and_half_width
 from parallel_envs.evaluation import evaluate
+from parallel_envs.learners.outcomes import RunOutcome
 
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
@@ -83,10 +84,10 @@ def test_tables_have_the_outcomes_the_differences_and_the_failures(page: str, fo
 
 
 def test_a_curve_over_seeds_is_the_mean_with_students_interval() -> None:
-    mean, half = interval([1.0, 2.0, 6.0])
+    mean, half = mean_and_half_width([1.0, 2.0, 6.0])
     assert mean == 3.0
     assert half == pytest.approx(4.303 * math.sqrt(7.0 / 3.0), rel=1e-3)
-    assert math.isnan(interval([5.0])[1])
+    assert math.isnan(mean_and_half_width([5.0])[1])
     rows = curve([[(10, 1.0), (20, 3.0)], [(10, 3.0), (30, 5.0)]], num_rows=2)
     assert [(steps, mean) for steps, mean, _ in rows] == [(10, 2.0), (20, 3.0)]
 
@@ -111,3 +112,18 @@ def test_the_page_opens_without_an_error(folder: Path, tmp_path: Path) -> None:
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "</html>" in ran.stdout
     assert "CONSOLE" not in ran.stderr
+
+
+def test_a_run_with_other_activities_and_one_without_metrics_have_a_page() -> None:
+    lines = [{"update": 1, "steps": 5, "seconds": {"collect": 1.0, "learn": 2.0}, "agents": {"meta": {"return": 1.0}}}]
+    outcome = outcome_of_nothing()
+    runs = [RunRecord("meta", {"env": {"name": "x"}}, outcome, lines), RunRecord("new", {}, outcome, [])]
+    [(_, content)] = _time_section(runs)
+    assert "meta: collect 1 s, learn 2 s" in content
+    assert list(_time_section(runs[1:])) == []
+
+
+def outcome_of_nothing() -> RunOutcome:
+    return RunOutcome(
+        folder=Path("x"), ended="unknown", steps=0, total_steps=None, steps_here=None, seconds=None, agents={}
+    )

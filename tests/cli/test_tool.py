@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from parallel_envs import cli
-from parallel_envs.cli.progress import shown
+from parallel_envs.cli.episode_display import shown
 from parallel_envs.evaluation import EpisodeRecord, Failure
 
 COMMANDS = ("train", "eval", "compare", "tasks", "doctor")

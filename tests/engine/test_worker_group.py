@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parallel_envs.engine import Failure, WorkerPool
-from parallel_envs.engine.worker_group import Loss, WorkerGroup
+from parallel_envs.engine.worker_group import LostWorker, WorkerGroup
 from tests.engine.conftest import Open
 
 SECONDS = 60.0
@@ -61,7 +61,7 @@ def test_each_worker_builds_its_own_object_on_every_backend(open_any: Open) -> N
     assert values(other, "add", 2) == {1: 12}
     other.drop([1])
     assert values(group, "add", 1) == {0: 2, 1: 12}
-    assert group.loss(0) is None
+    assert group.lost(0) is None
 
 
 def test_a_dead_worker_is_lost_until_it_has_a_fresh_object(open_processes: Open) -> None:
@@ -70,17 +70,17 @@ def test_a_dead_worker_is_lost_until_it_has_a_fresh_object(open_processes: Open)
     group.build(seconds=SECONDS)
     request = pool.send({0: group.call("end")})
     assert group.replies(request, SECONDS)[0].death is not None
-    loss = group.loss(0)
+    loss = group.lost(0)
     assert loss is not None
     assert loss.text("Worker 0", "its sum", advice=" Try again.") == (
         "Worker 0 ended with exit code 3 during its sum. Its code, or a library, ended the process. Try again."
     )
     pool.restart(0)  # by another user of the pool, say
-    replaced = group.loss(0)
+    replaced = group.lost(0)
     assert replaced is not None
-    assert replaced.text("Worker 0") == "Worker 0 was replaced by another user of its pool."
+    assert replaced.text("Worker 0") == "Worker 0 was replaced and holds no object yet."
     assert group.replace(0, SECONDS) == []
-    assert (group.loss(0), group.num_restarts) == (None, 1)
+    assert (group.lost(0), group.num_restarts) == (None, 1)
     assert values(group, "add", 1) == {0: 1, 1: 11}
 
 
@@ -91,14 +91,14 @@ def test_a_late_worker_is_ended_and_the_loss_says_where_it_was(open_forkserver: 
     replies = group.replies(pool.send({0: group.call("hang"), 1: group.call("add", 5)}), 0.3)
     assert replies[0].death is not None
     assert replies[1].value == 15
-    loss = group.loss(0)
+    loss = group.lost(0)
     assert loss is not None
     text = loss.text("Worker 0", "its sum")
     assert text.startswith("Worker 0 was not done with its sum within 0.3 seconds and was ended.\nIt was here:\n")
     assert "in hang" in text
     assert "engine/worker.py" not in text
     group.replace(0, SECONDS)
-    assert group.loss(0) is None
+    assert group.lost(0) is None
 
 
 def test_an_object_that_cannot_be_built_is_a_loss_with_its_error(open_any: Open, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_an_object_that_cannot_be_built_is_a_loss_with_its_error(open_any: Open,
     flag.unlink()
     assert group.build([1], SECONDS) == []
     group.give_up(0, Failure("ValueError", "of no use", ""))
-    assert [worker for worker in (0, 1) if group.loss(worker) is not None] == [0]
+    assert [worker for worker in (0, 1) if group.lost(worker) is not None] == [0]
 
 
 @pytest.mark.parametrize("is_mended", [True, False])
@@ -122,14 +122,14 @@ def test_lost_workers_are_asked_once_more(open_forkserver: Open, tmp_path: Path,
     group.build(seconds=SECONDS)
     attempts: list[tuple[list[int], bool]] = []
 
-    def on_losses(losses: Sequence[Loss], is_last: bool) -> None:
+    def on_lost(losses: Sequence[LostWorker], is_last: bool) -> None:
         attempts.append(([loss.worker for loss in losses], is_last))
         for loss in losses:
             group.replace(loss.worker, SECONDS)
 
     arguments = (tmp_path / "flag",) if is_mended else ()
     replies = group.ask(
-        lambda worker: group.call("add", 1) if worker else group.call("end", *arguments), (0, 1), SECONDS, on_losses
+        lambda worker: group.call("add", 1) if worker else group.call("end", *arguments), (0, 1), SECONDS, on_lost
     )
     assert replies[1].value == 11  # it was asked only once
     if is_mended:
@@ -151,7 +151,7 @@ def test_a_ctrl_c_between_restart_and_build_leaves_a_worker_that_counts_as_lost(
         with pytest.raises(KeyboardInterrupt):
             group.replace(0, SECONDS)
     assert group.unbuilt == {0}
-    assert group.loss(0) is not None
+    assert group.lost(0) is not None
     assert group.build([0], SECONDS) == []
 
 

@@ -21,7 +21,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.engine.worker_group import RestartBudget
+from parallel_envs.engine.restart_budget import RestartBudget
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied, WorkerStartError
 from parallel_envs.testing import FAULTS_AT, Fault, FaultyEnv, InfoKind, Moment, ScriptedEnv
 from tests.engine.asking import ends_within

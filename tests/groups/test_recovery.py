@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from parallel_envs.engine import Death
 from parallel_envs.errors import WorkerDied
-from parallel_envs.groups.env_workers import LossPolicy, LostWorker
+from parallel_envs.groups.env_workers import LossPolicy, UnansweredRequest
 from parallel_envs.groups.failures import EnvFailure, timeout_failure
 from parallel_envs.groups.placement import assign_workers
 from parallel_envs.groups.transport import (
@@ -63,8 +63,8 @@ TURN = Request(Job.PLAY, {env: (["go"], 1) for env in range(4)})
 ALL = [0, 1, 2, 3]
 
 
-def loss(*at_work: int, doing: str = "its turn", late: dict[int, EnvFailure] | None = None) -> LostWorker:
-    return LostWorker(0, Death(0, 99, -9), dict.fromkeys(at_work, doing), late or {})
+def loss(*at_work: int, doing: str = "its turn", late: dict[int, EnvFailure] | None = None) -> UnansweredRequest:
+    return UnansweredRequest(0, Death(0, 99, -9), dict.fromkeys(at_work, doing), late or {})
 
 
 @pytest.fixture

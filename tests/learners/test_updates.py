@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from parallel_envs.engine import Death
-from parallel_envs.engine.worker_group import Loss
+from parallel_envs.engine.worker_group import LostWorker
 from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.updates import AutoUpdates, ProcessUpdates
@@ -299,7 +299,7 @@ def test_a_worker_that_dies_before_it_has_begun_is_replaced_once(
 
 
 def test_a_death_is_told_with_the_last_output() -> None:
-    error = worker_fault(Loss(2, 77, Death(2, 77, 3, ("one", "two"))), ["a", "b"], AN_UPDATE, GIVEN_UP)
+    error = worker_fault(LostWorker(2, 77, Death(2, 77, 3, ("one", "two"))), ["a", "b"], AN_UPDATE, GIVEN_UP)
     assert isinstance(error, WorkerDied)
     assert (error.worker, error.pid, error.exitcode) == (2, 77, 3)
     assert str(error).startswith("Worker 2, which learns for ['a', 'b'] (pid 77), ended with exit code 3 during an")

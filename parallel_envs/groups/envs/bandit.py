@@ -27,7 +27,7 @@ ARM_NAMES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class BanditConfig(EnvConfig):
-    """Config of a `BanditTextEnv`."""
+    """Config of a `BanditEnv`."""
 
     split: ArmSplit = "auto"
     """The set of name pairs: `train`, `test`, or `auto`: `train` in the mode train, `test` in others."""
@@ -69,7 +69,7 @@ class BanditConfig(EnvConfig):
             )
 
 
-class BanditTextEnv(TextEnv):
+class BanditEnv(TextEnv):
     """Two arms, one of which pays more on average. An episode is `num_pulls` pulls; the last one terminates it.
 
     The names and their order are random at each reset, so `action_lookup` is the episode's own: read it after `reset`.

@@ -31,7 +31,7 @@ from parallel_envs.engine import (
     cores_here,
     open_pool,
 )
-from parallel_envs.engine.worker_group import Loss, WorkerGroup
+from parallel_envs.engine.worker_group import LostWorker, WorkerGroup
 from parallel_envs.errors import RemoteError, RemoteTraceback, WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent, Algorithm, Plan, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters
@@ -187,12 +187,12 @@ class ProcessUpdates(UpdateMode):
     def _build_hosts(self, workers: Collection[int]) -> None:
         """Build the hosts in fresh workers. A worker that dies meanwhile is replaced, once."""
 
-        def on_losses(losses: Sequence[Loss], is_last: bool) -> None:
+        def on_lost(losses: Sequence[LostWorker], is_last: bool) -> None:
             if is_last:
                 raise self._fault_of(losses, ITS_START, GIVEN_UP)  # the next update replaces the workers
             self._restart(losses, ITS_START)
 
-        losses = self._group.build(workers, _START_SECONDS, on_losses)
+        losses = self._group.build(workers, _START_SECONDS, on_lost)
         for loss in losses:
             self._pool.kill(loss.worker)  # useless without its host; the next update replaces the worker
         for loss in losses:
@@ -204,7 +204,7 @@ class ProcessUpdates(UpdateMode):
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         self._pool.check_open("Updates were to be made")  # before plans are written into shared memory
         workers = dict.fromkeys(self._worker_of[agent] for agent in plans)
-        replies = self._group.ask(lambda worker: self._call(worker, plans), workers, self.timeout, self._on_losses)
+        replies = self._group.ask(lambda worker: self._call(worker, plans), workers, self.timeout, self._on_lost)
         reports: dict[Agent, UpdateReport] = {}
         for worker, reply in replies.items():
             if reply.failure is None:
@@ -254,21 +254,21 @@ class ProcessUpdates(UpdateMode):
 
     # ---- lost workers -----------------------------------------------------------------------------------------------
 
-    def _on_losses(self, losses: Sequence[Loss], is_last: bool) -> None:
+    def _on_lost(self, losses: Sequence[LostWorker], is_last: bool) -> None:
         """Replace the workers that were lost in an update, also if they are given up: later updates need them."""
         self._restart(losses, None if is_last else AN_UPDATE)
         self._build_hosts([loss.worker for loss in losses])
         if is_last:
             raise self._fault_of(losses, AN_UPDATE, GIVEN_UP)
 
-    def _fault_of(self, losses: Sequence[Loss], doing: str, advice: str) -> WorkerDied | WorkerTimeout:
+    def _fault_of(self, losses: Sequence[LostWorker], doing: str, advice: str) -> WorkerDied | WorkerTimeout:
         """Return the error for the first loss, with the errors for the others as notes."""
         first, *others = [worker_fault(loss, self._agents_of(loss.worker), doing, advice) for loss in losses]
         for other in others:
             first.add_note(str(other))
         return first
 
-    def _restart(self, losses: Sequence[Loss], doing: str | None) -> None:
+    def _restart(self, losses: Sequence[LostWorker], doing: str | None) -> None:
         """Replace workers, and log why if `doing` is given. Raises WorkerDied if the update was abandoned."""
         if self._abandoned:
             death = losses[0].death
@@ -316,7 +316,7 @@ class ProcessUpdates(UpdateMode):
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
-def worker_fault(loss: Loss, agents: Sequence[Agent], doing: str, advice: str) -> WorkerDied | WorkerTimeout:
+def worker_fault(loss: LostWorker, agents: Sequence[Agent], doing: str, advice: str) -> WorkerDied | WorkerTimeout:
     """Return the error for a lost worker that learns for these agents."""
     if loss.stack is not None and doing == AN_UPDATE:
         advice = f" Give a larger update_timeout if updates take so long.{advice}"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel_envs.groups.envs.bandit import ARM_NAMES, BanditConfig, BanditTextEnv
+from parallel_envs.groups.envs.bandit import ARM_NAMES, BanditConfig, BanditEnv
 from parallel_envs.groups.envs.frozen_lake import FrozenLakeConfig, FrozenLakeEnv, can_be_crossed, make_map
 from parallel_envs.groups.envs.sokoban import (
     Room,
@@ -30,14 +30,14 @@ HIGHER = {high for pairs in ARM_NAMES.values() for _, high in pairs}
 MODES = {"train": "train", "val": "test"}
 
 
-def arm_of(env: BanditTextEnv, higher: bool) -> int:
+def arm_of(env: BanditEnv, higher: bool) -> int:
     """The names tell the arms."""
     assert env.action_lookup is not None
     return next(int(arm) for arm, name in env.action_lookup.items() if (name in HIGHER) is higher)
 
 
 def test_a_player_that_knows_the_names_wins_and_is_paid_more_in_the_mean() -> None:
-    env = BanditTextEnv()
+    env = BanditEnv()
     paid: dict[bool, list[float]] = {True: [], False: []}
     for seed in range(400):
         for higher, rewards in paid.items():
@@ -50,9 +50,9 @@ def test_a_player_that_knows_the_names_wins_and_is_paid_more_in_the_mean() -> No
 
 
 def test_either_arm_may_stand_first_the_question_names_both_and_validation_has_its_own_names() -> None:
-    own = BanditTextEnv(BanditConfig(lo_arm_name="Bond", hi_arm_name="Share", action_space_start=0))
+    own = BanditEnv(BanditConfig(lo_arm_name="Bond", hi_arm_name="Share", action_space_start=0))
     wanted = {mode: {name for pair in ARM_NAMES[split] for name in pair} for mode, split in MODES.items()}
-    for env, names in ((BanditTextEnv(), wanted), (own, {mode: {"Bond", "Share"} for mode in MODES})):
+    for env, names in ((BanditEnv(), wanted), (own, {mode: {"Bond", "Share"} for mode in MODES})):
         orders = set()
         for mode in MODES:
             found = set[str]()
@@ -71,9 +71,9 @@ def test_either_arm_may_stand_first_the_question_names_both_and_validation_has_i
 def test_members_of_a_group_are_equally_lucky_and_noise_has_the_spread_that_was_asked_for() -> None:
     config = BanditConfig(noise=0.5, num_pulls=6)
     mixed, high, noisy = (
-        BanditTextEnv(config),
-        BanditTextEnv(config),
-        BanditTextEnv(BanditConfig(noise=0.3, num_pulls=4000)),
+        BanditEnv(config),
+        BanditEnv(config),
+        BanditEnv(BanditConfig(noise=0.3, num_pulls=4000)),
     )
     for env in (mixed, high, noisy):
         env.reset(9)
@@ -87,7 +87,7 @@ def test_members_of_a_group_are_equally_lucky_and_noise_has_the_spread_that_was_
 
 
 def test_success_is_to_have_pulled_the_higher_arm_more_often() -> None:
-    env = BanditTextEnv(BanditConfig(num_pulls=3))
+    env = BanditEnv(BanditConfig(num_pulls=3))
     env.reset(0)
     outcomes = [env.step(arm_of(env, higher)) for higher in (False, True, True)]
     assert [(info["success"], over) for _, _, over, _, info in outcomes] == [(False, False)] * 2 + [(True, True)]
