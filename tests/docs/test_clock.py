@@ -138,11 +138,11 @@ READERS = {
         "evaluation": "running episode evaluate",
         "wrappers": "auto base local policy_handle pool process",
         "vector": "manager recovery step_loop",
-        "engine": "fork_server output pool process supervisor supervisor_client worker worker_group worker_process",
+        "engine": "fork_server output pool process supervisor supervisor_client worker restart_budget worker_process",
         "groups": "env_host transport env_workers",
         "rollouts": "collector",
         "learners": "progress independent loops/loop loops/learner_thread meta/learner train updates/auto",
-        "cli": "doctor progress",
+        "cli": "doctor episode_display",
     }.items()
     for name in names.split()
 } | {"threads.py": "threads"}
