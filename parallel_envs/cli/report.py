@@ -10,6 +10,7 @@ import dataclasses
 import io
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -70,8 +71,12 @@ def report(
     from parallel_envs.errors import MissingExtra
     from parallel_envs.evaluation.records import BadDocument
     from parallel_envs.extras import require
+    from parallel_envs.files import write_text
 
-    with plain_errors(MissingExtra):
+    with plain_errors(BadDocument, MissingExtra, OSError):
+        if output is not None and not any(path.is_dir() for path in paths):
+            write_text(output, page(paths))  # evaluations alone need no torch
+            return
         require("A report of a run", "torch", "safetensors")
     from parallel_envs.learners.outcomes import outcome_in
     from parallel_envs.learners.run_folder import BadRun
@@ -81,9 +86,7 @@ def report(
             for number, path in enumerate(paths):
                 typer.echo(("\n" if number else "") + outcome_in(path).told())
             return
-        text = page(paths)
-        output.write_text(text, encoding="utf-8")
-    typer.echo(f"{output}: {len(text) // 1024} KiB")
+        write_text(output, page(paths))
 
 
 # ---- what a run left ------------------------------------------------------------------------------------------------
@@ -122,10 +125,23 @@ class RunRecord:
         """Return the curve of each agent."""
         points: dict[str, list[tuple[int, float]]] = {}
         for line in self.metrics:
-            for agent, values in line.get("agents", {}).items():
-                if (mean := values.get("return")) is not None and math.isfinite(mean):
+            for agent, values in _block(line, "agents").items():
+                mean = _numbers(values).get("return", math.nan)
+                if math.isfinite(mean) and isinstance(line.get("steps"), int):
                     points.setdefault(agent, []).append((line["steps"], mean))
         return dict(points)
+
+
+def _block(line: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a block of a line of metrics. It is empty if a damaged file has something else there."""
+    found = line.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _numbers(block: Any) -> dict[str, float]:
+    """Return the numbers of a block of metrics."""
+    items = block.items() if isinstance(block, Mapping) else ()
+    return {name: float(value) for name, value in items if isinstance(value, int | float)}
 
 
 def mean_and_half_width(values: Sequence[float]) -> tuple[float, float]:
@@ -159,13 +175,17 @@ def page(paths: Sequence[Path]) -> str:
     from parallel_envs.extras import require
 
     require("A report as a page", "matplotlib")
-    folders = [path for path in paths if path.is_dir()]
+    paths = list({path.resolve(): path for path in paths}.values())
+    folders, files = [path for path in paths if path.is_dir()], [path for path in paths if not path.is_dir()]
     names = _short_names(folders)
     runs = [RunRecord.read(folder, name) for folder, name in zip(folders, names, strict=True)]
-    results = {path.name: EvaluationResult.from_json(path) for path in paths if not path.is_dir()}
-    groups: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        groups.setdefault(run.key(), []).append(run)
+    results = {name: EvaluationResult.from_json(path) for name, path in zip(_short_names(files), files, strict=True)}
+    groups: dict[tuple[str, int], list[RunRecord]] = {}
+    seen = Counter[tuple[str, str]]()
+    for run in runs:  # a second run with the same seed is no further sample: it begins another curve
+        key, seed = run.key(), repr(run.seed)
+        groups.setdefault((key, seen[key, seed]), []).append(run)
+        seen[key, seed] += 1
     labelled = {_label(members): members for members in groups.values()}
     sections = [
         *(_runs_section(runs) if runs else ()),
@@ -188,10 +208,11 @@ def page(paths: Sequence[Path]) -> str:
     )
 
 
-def _short_names(folders: Sequence[Path]) -> list[str]:
+def _short_names(paths: Sequence[Path]) -> list[str]:
     """Return the last part of each folder's path; whole paths for all if two end alike."""
-    last = [folder.resolve().name for folder in folders]
-    return last if len(set(last)) == len(last) else [str(folder) for folder in folders]
+    last = [path.resolve().name for path in paths]
+    names = last if len(set(last)) == len(last) else [str(path) for path in paths]
+    return [name.encode("utf-8", "replace").decode() for name in names]
 
 
 def _label(runs: Sequence[RunRecord]) -> str:
@@ -237,7 +258,8 @@ def _curves_sections(groups: Mapping[str, Sequence[RunRecord]]) -> Iterator[tupl
         for number, (label, runs) in enumerate(lines.items()):
             colour = _COLOURS[number % len(_COLOURS)]
             if len(runs) == 1:
-                axes.plot(*zip(*runs[0], strict=True), color=colour, label=label)
+                marker = "o" if len(runs[0]) == 1 else ""
+                axes.plot(*zip(*runs[0], strict=True), color=colour, label=_drawn(label), marker=marker)
                 continue
             for points in runs:
                 axes.plot(*zip(*points, strict=True), color=colour, alpha=0.25, linewidth=0.8)
@@ -246,7 +268,9 @@ def _curves_sections(groups: Mapping[str, Sequence[RunRecord]]) -> Iterator[tupl
                 low = [mean - half for mean, half in zip(means, halves, strict=True)]
                 high = [mean + half for mean, half in zip(means, halves, strict=True)]
                 axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
-                axes.plot(steps, means, color=colour, linewidth=2, label=f"{label} (mean, 95 %)")
+                axes.plot(steps, means, color=colour, linewidth=2, label=f"{_drawn(label)} (mean, 95 %)")
+            else:  # one run ends before another has its first value
+                axes.plot([], [], color=colour, label=_drawn(label))
         axes.set_xlabel("steps of environments")
         axes.set_ylabel("mean return of the last episodes")
         axes.legend(frameon=False, fontsize=8, labelcolor=_INK)
@@ -262,7 +286,7 @@ def _curves_sections(groups: Mapping[str, Sequence[RunRecord]]) -> Iterator[tupl
 
 def _time_section(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
     last = {run.name: run.metrics[-1] for run in runs if run.metrics}
-    seconds = {name: line.get("seconds", {}) for name, line in last.items()}
+    seconds = {name: _numbers(line.get("seconds")) for name, line in last.items()}
     activities = list(dict.fromkeys(activity for own in seconds.values() for activity in own))
     if not activities:
         return
@@ -270,15 +294,22 @@ def _time_section(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
     left = [0.0] * len(last)
     for number, activity in enumerate(activities):
         widths = [own.get(activity, 0.0) for own in seconds.values()]
-        axes.barh(list(last), widths, left=left, color=_COLOURS[number % len(_COLOURS)], label=activity, height=0.6)
+        axes.barh(
+            list(map(_drawn, last)),
+            widths,
+            left=left,
+            color=_COLOURS[number % len(_COLOURS)],
+            label=activity,
+            height=0.6,
+        )
         left = [one + width for one, width in zip(left, widths, strict=True)]
     axes.invert_yaxis()
     axes.set_xlabel("seconds")
     axes.legend(frameon=False, fontsize=8, labelcolor=_INK, ncols=len(activities))
     rows = []
     for name, line in last.items():
-        loop = line.get("loop", {})
-        lags = [one["mean"] for one in loop.get("lag", {}).values()]
+        loop = _block(line, "loop")
+        lags = [own["mean"] for own in map(_numbers, _block(loop, "lag").values()) if "mean" in own]
         lag = statistics.fmean(lags) if lags else None
         waited = loop.get("collect_waited"), loop.get("learn_waited")
         rows.append([name, *map(seconds[name].get, activities), *waited, lag, line.get("restarts", 0)])
@@ -334,7 +365,7 @@ def _evaluation_section(name: str, result: EvaluationResult) -> Iterator[tuple[s
             low, high = (row[6], row[7]) if row[6] is not None else (row[5], row[5])
             axes.plot([low, high], [number, number], color=_COLOURS[0], linewidth=3, alpha=0.4)
             axes.plot([row[5]], [number], "o", color=_COLOURS[0])
-        axes.set_yticks(range(len(shown)), [f"{row[0]}: {row[1]}" for row in shown])
+        axes.set_yticks(range(len(shown)), [_drawn(f"{row[0]}: {row[1]}") for row in shown])
         axes.invert_yaxis()
         axes.set_xlabel("interquartile mean of the returns, 95 % interval")
         text = "; ".join(f"{row[1]} in {row[0]}: {row[5]:.4g}" for row in shown)
@@ -400,6 +431,11 @@ def _figure(height: float = 3.2) -> tuple[Any, Any]:
         spine.set_color(_INK)
     axes.grid(visible=True, alpha=0.2)
     return figure, axes
+
+
+def _drawn(name: str) -> str:
+    """Return a name as matplotlib draws it literally: it takes a pair of dollar signs for a formula."""
+    return name.replace("$", r"\$")
 
 
 def _picture(figure: Any, title: str, text: str) -> str:

@@ -127,7 +127,8 @@ class WorkerGroup:
     Args:
         pool: The pool. Whoever opened it closes it.
         recipe: Returns a callable that makes the object of a worker, and the callable's arguments. It is called again
-            for each worker that is replaced, so it may return the newest state.
+            for each worker that is replaced, so it may return the newest state. A recipe that returns the same tuple
+            for all workers is pickled once.
         workers: The workers that hold an object. Default: all.
     """
 
@@ -143,6 +144,7 @@ class WorkerGroup:
         self._pids: dict[int, int] = {}  # of the processes in which objects were built
         self._late: dict[int, LostWorker] = {}
         self._build_failures: dict[int, Failure] = {}
+        self._last_build: tuple[tuple[Any, ...], Call] | None = None
 
     def call(self, method: str, *arguments: Any) -> Call:
         """Return the message that calls a method of a worker's object."""
@@ -155,7 +157,10 @@ class WorkerGroup:
         self._pids[worker] = self.pool.pid(worker)
         self._build_failures.pop(worker, None)
         self._late.pop(worker, None)
-        return Call(HOST, "build", (self.key, *self._recipe(worker)))
+        recipe = self._recipe(worker)
+        if self._last_build is None or self._last_build[0] is not recipe:
+            self._last_build = recipe, Call(HOST, "build", (self.key, *recipe))
+        return self._last_build[1]
 
     def build(
         self, workers: Iterable[int] | None = None, seconds: float | None = None, on_lost: OnLost | None = None
@@ -181,6 +186,8 @@ class WorkerGroup:
         `seconds`. With `built=False` the object is not built. The worker then counts as lost.
         """
         self.unbuilt.add(worker)
+        self._late.pop(worker, None)
+        self._build_failures.pop(worker, None)
         self.num_restarts += 1
         self.pool.restart(worker, start_seconds)
         return self.build((worker,), seconds) if built else []
@@ -216,14 +223,16 @@ class WorkerGroup:
 
     def lost(self, worker: int) -> LostWorker | None:
         """Return why a worker does not hold its object, or None if it does."""
-        if worker in self._late:
-            return self._late[worker]
         pid = self.pool.pid(worker)
         if (death := self.pool.death(worker)) is not None:
-            return LostWorker(worker, pid, death)
-        if worker in self._build_failures or worker in self.unbuilt or pid != self._pids[worker]:
+            return self._dead(death)
+        if worker in self._build_failures or worker in self.unbuilt or pid != self._pids.get(worker):
             return LostWorker(worker, pid, failure=self._build_failures.get(worker))
         return None
+
+    def _dead(self, death: Death) -> LostWorker:
+        late = self._late.get(death.worker)
+        return LostWorker(death.worker, death.pid, death) if late is None or late.pid != death.pid else late
 
     def ask(
         self,
@@ -241,11 +250,7 @@ class WorkerGroup:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             answered = self.replies(self.pool.send({worker: calls(worker) for worker in workers}), seconds)
             replies |= answered
-            lost = [
-                self._late.get(worker) or LostWorker(worker, reply.death.pid, reply.death)
-                for worker, reply in sorted(answered.items())
-                if reply.death is not None
-            ]
+            lost = [self._dead(reply.death) for _, reply in sorted(answered.items()) if reply.death is not None]
             if not lost or on_lost is None:
                 break
             on_lost(lost, attempt == MAX_ATTEMPTS)

@@ -248,7 +248,8 @@ class EvaluationWorkers:
         )
         self._pool = open_pool(max(jobs, 1), settings)
         self.num_workers = self._pool.num_workers
-        self._group = WorkerGroup(self._pool, lambda worker: (make,))
+        recipe = (make,)  # the same tuple for all workers, so it is pickled once
+        self._group = WorkerGroup(self._pool, lambda _: recipe)
         self._stale: set[int] = set()  # workers to replace before they get another call
         self._busy: dict[int, tuple[tuple[Any, ...], PendingRequest, float]] = {}
 

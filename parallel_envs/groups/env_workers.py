@@ -99,6 +99,7 @@ class EnvWorkers:
             self._group = WorkerGroup(self.pool, self._host_of, workers)
             self._deadlines = Deadlines(self._group, clocks, limits, self._envs_of, tags)
             self._check_built(self._group.build(seconds=limits.start))
+            self._group.unbuilt.clear()  # a worker that has died already reports that in its next answer
             undo.pop_all()
 
     def _host_of(self, worker: int) -> tuple[Any, ...]:
@@ -211,6 +212,7 @@ class EnvWorkers:
         self._deadlines.clocks[worker].clear()
         self._stale.update(self._envs_of[worker])
         self._check_built(self._group.replace(worker, self._limits.start))
+        self._group.unbuilt.discard(worker)  # the same
 
     # ---- the group --------------------------------------------------------------------------------------------------
 

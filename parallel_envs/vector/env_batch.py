@@ -131,6 +131,7 @@ class EnvBatch:
             self._inherited = None
         self._owned = None if self._in_process else OwnedEnvs()
         self._group = WorkerGroup(self.pool, self._host_of)
+        self._group.unbuilt.clear()  # it names the workers whose envs are being replaced
         self.key = self._group.key
         try:
             described = self._build(self.pool.all_workers)
@@ -532,7 +533,7 @@ class EnvBatch:
     def env_fault(self, failures: Mapping[int, Failure], doing: str) -> EnvError:
         """Return the error of envs that raised, or that could not be made again."""
         env = min(failures)
-        is_missing = env in self._missing or (self._has_arrays and self.owner[env] in self._group.unbuilt)
+        is_missing = env in self._missing or self.owner[env] in self._group.unbuilt
         return env_error(failures, _REMAKING if is_missing else doing)
 
     def timeout(self, doing: str, seconds: float | None, envs: Sequence[int], *, advice: str = "") -> StepTimeout:

@@ -203,10 +203,11 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         held: dict[int, list[Agent]] = {worker: [] for worker in range(self._workers.num_workers)}
         for group in sorted(sharers(self.policies), key=len, reverse=True):  # each to the worker with fewest policies
             held[min(held, key=lambda worker: len(held[worker]) + others.get(worker, 0))].extend(group)
-        self._held = {worker: agents for worker, agents in held.items() if agents}
+        held = {worker: agents for worker, agents in held.items() if agents}
+        self._group = WorkerGroup(self._workers, self._host_of, held)
+        self._held = held  # `close` takes it as the sign that the policies have been placed
         others.update({worker: len(agents) for worker, agents in self._held.items()})
         self._home = {agent: worker for worker, agents in self._held.items() for agent in agents}
-        self._group = WorkerGroup(self._workers, self._host_of, self._held)
         for worker in self._held:
             if self._workers.death(worker) is not None:  # it has died while another wrapper used it
                 self._workers.restart(worker)

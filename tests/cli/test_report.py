@@ -98,6 +98,18 @@ def test_without_a_page_each_outcome_is_told(folder: Path) -> None:
     assert done.output.count("Ended: ") == 2
 
 
+def test_a_run_that_is_given_twice_is_no_second_seed(folder: Path, tmp_path: Path) -> None:
+    for name in ("$^$", "b"):
+        shutil.copytree(folder / "one", tmp_path / name)
+    shutil.copy(folder / "result.json", tmp_path / "result.json")
+    results = [folder / "result.json", tmp_path / "result.json"]
+    done = run("report", tmp_path / "$^$", tmp_path / "b", tmp_path / "b", *results, "--output", tmp_path / "a.html")
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "more seed" not in page
+    assert page.count("<h2>Evaluation: ") == 2
+
+
 @pytest.mark.parametrize("name", ["nothing", "one/run.json"])
 def test_what_is_no_run_and_no_evaluation_is_refused(folder: Path, name: str) -> None:
     done = run("report", folder / name, "--output", folder / "b.html")
@@ -117,6 +129,7 @@ def test_the_page_opens_without_an_error(folder: Path, tmp_path: Path) -> None:
 def test_a_run_with_other_activities_and_one_without_metrics_have_a_page() -> None:
     lines = [{"update": 1, "steps": 5, "seconds": {"collect": 1.0, "learn": 2.0}, "agents": {"meta": {"return": 1.0}}}]
     outcome = outcome_of_nothing()
+    assert RunRecord("damaged", {}, outcome, [{"agents": [1]}, {"steps": 1, "agents": {"a": None}}]).returns() == {}
     runs = [RunRecord("meta", {"env": {"name": "x"}}, outcome, lines), RunRecord("new", {}, outcome, [])]
     [(_, content)] = _time_section(runs)
     assert "meta: collect 1 s, learn 2 s" in content

@@ -272,6 +272,25 @@ def test_where_a_worker_dies_twice_no_agent_has_learnt_and_all_can(tmp_path: Pat
         assert [report.learnt for report in updated(mode, agents, drawn).values()] == [True, True]
 
 
+def test_ctrl_c_between_the_restart_and_the_build_of_a_worker_is_mended_by_the_next_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agents = learners(dict.fromkeys(("red", "blue"), CASES["ppo-small"]))
+    live(agents, 0)
+    drawn = plans(agents)
+    with mode_of("process", agents, 1) as mode:
+        os.kill(pid_of(mode), signal.SIGKILL)
+        with monkeypatch.context() as patch:
+            patch.setattr(mode, "_build_hosts", struck)
+            with pytest.raises(KeyboardInterrupt):
+                mode.update(drawn)
+        assert [report.learnt for report in updated(mode, agents, drawn).values()] == [True, True]
+
+
+def struck(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
 def hang(inside: Path, *_: Any) -> Any:
     """Never return. The file `inside` names the process."""
     inside.write_text(str(os.getpid()))

@@ -203,6 +203,8 @@ class ProcessUpdates(UpdateMode):
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         self._pool.check_open("Updates were to be made")  # before plans are written into shared memory
+        if lost := [worker for worker in self._group.unbuilt if self._pool.death(worker) is None]:
+            self._build_hosts(lost)  # a Ctrl-C came after the restart of these workers
         workers = dict.fromkeys(self._worker_of[agent] for agent in plans)
         replies = self._group.ask(lambda worker: self._call(worker, plans), workers, self.timeout, self._on_lost)
         reports: dict[Agent, UpdateReport] = {}
@@ -302,7 +304,7 @@ class ProcessUpdates(UpdateMode):
         dead = [worker for worker in self._pool.all_workers if self._pool.death(worker) is not None]
         for worker in dead:
             self._group.replace(worker, built=False)
-        self._build_hosts(dead)
+        self._build_hosts(sorted(self._group.unbuilt))
 
     def changed(self, agent: Agent) -> None:
         self._stale.add(agent)
