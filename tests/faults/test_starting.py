@@ -79,7 +79,7 @@ def test_a_start_and_a_close_keep_their_time_though_the_supervisor_is_stopped(ma
 
 @pytest.mark.parametrize(
     ("context", "on_failure"),
-    [("fork", "raise"), pytest.param("forkserver", "raise", marks=pytest.mark.slow), ("forkserver", "restart")],
+    [("fork", "raise"), *(pytest.param("forkserver", does, marks=pytest.mark.slow) for does in ("raise", "restart"))],
 )
 def test_a_death_is_told_or_mended_in_the_time_of_the_step_though_the_supervisor_is_stopped(
     make: Make, context: str, on_failure: str
@@ -97,6 +97,7 @@ def test_a_death_is_told_or_mended_in_the_time_of_the_step_though_the_supervisor
         assert step(envs)[3].tolist() == [True, False, True]
 
 
+@pytest.mark.slow
 def test_a_supervisor_silent_for_long_is_replaced_and_its_workers_go_on(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,7 +97,10 @@ def test_those_that_break_are_told_and_the_others_go_on(odd: str, which: set[int
     [
         ("kill", "death", "its turn", "was killed by signal 9"),
         ("sent dies", "death", SENDING, "ended with exit code 5 during sending its answer (Walk)"),
-        ("sent hangs", "timeout", SENDING, "did not answer within 2.0 seconds during sending"),
+        pytest.param(
+            *("sent hangs", "timeout", SENDING, "did not answer within 2.0 seconds during sending"),
+            marks=pytest.mark.slow,
+        ),
         ("freed dies", "death", SENDING, "ended with exit code 5"),
     ],
 )

@@ -28,7 +28,7 @@ class Ones(TorchFunctionMode):
         return function(*given, **(named or {}))
 
 
-@pytest.mark.slow(sample=True)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sequential", "fused"])
 @pytest.mark.parametrize("case", ["ppo", "ppo-box", "ppo-gru", "ppo-cnn", "dqn", "dqn-prioritized", "sac"])
 def test_an_update_stays_on_the_device(case: str, mode: str) -> None:

@@ -81,7 +81,8 @@ def run_in(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, shell=True, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("env", ["my_walks:Walk", pytest.param("./my_walks.py:Walk", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["my_walks:Walk", "./my_walks.py:Walk"])
 def test_the_three_printed_commands_work_as_printed(env: str, tmp_path: Path) -> None:
     """Also with blanks and `=` in the folder's name, arguments of the environment, and a module that wants --trust."""
     (tmp_path / "my_walks.py").write_text(SOURCE)

@@ -256,6 +256,7 @@ def die_while(flag: Path, loss: Any, *given: Any) -> Any:
     return die() if flag.exists() else loss(*given)
 
 
+@pytest.mark.slow
 def test_where_a_worker_dies_twice_no_agent_has_learnt_and_all_can(tmp_path: Path) -> None:
     """Not even those whose own worker lives on: no caller would come to know of it."""
     agents, flag = learners(dict.fromkeys(("dies", "lives"), CASES["ppo-small"])), tmp_path / "flag"
