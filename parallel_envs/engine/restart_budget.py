@@ -1,4 +1,4 @@
-"""How often lost workers are replaced: the limits of all rooms, and the budget that counts restarts."""
+"""Limits on replacing lost workers, for all rooms, and the budget that counts restarts."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The manager's side: splits what the envs return by agent, and joins the actions of all agents.
+"""In the caller's process: splits what the envs return by agent, and joins the actions of all agents.
 
 `AgentArrays` turns results of `ParallelEnvManager` into `AgentResults`. When an episode ends, it adds `final_obs`,
 `final_reward` and `final_info` to the infos of each agent: the last results of that agent, which may have ended many
 steps earlier. It also holds the flags `alive` and `present` of the latest results of each env.
 
 `FixedAgents` is for envs with `possible_agents`: it splits arrays into columns and joins actions into arrays. A step
-makes a few views for each agent and does nothing else agent by agent: with many agents that is its cost. `OpenAgents`
+makes a few views for each agent, and nothing else agent by agent. `OpenAgents`
 is for envs without: it makes batches for the agents that are there. Its input is a tuple for each env, of
 `OpenJointEnv`: observations, rewards, terminations, truncations and infos by agent, the living agents, and the
 spaces of agents that are new or have new ones.
@@ -57,7 +57,7 @@ _NUMBERS = frozenset(ACTION_DTYPES)
 class Infos(dict[Agent, dict[str, Any]]):
     """Infos by agent, each in Gymnasium's vector layout. `common` holds the infos about environments as a whole.
 
-    Threads: a dict of the caller's own, which nothing here changes once it has been returned.
+    Threads: the dict belongs to the caller. Nothing changes it after it has been returned.
     """
 
     def __init__(self, infos: Mapping[Agent, dict[str, Any]], common: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class AgentResults:
 
 
 def read_only(flags: Any) -> Flags:
-    """Return flags as an array that cannot be written to, so that it may be returned several times."""
+    """Return flags as an array that cannot be written to, so that several results may share it."""
     array: Flags = np.asarray(flags, np.bool_)
     array.flags.writeable = False
     return array
@@ -120,7 +120,7 @@ def info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
             continue
         if isinstance(values, dict):
             own[key] = info_of(values, row)
-        else:  # a column of flags holds Python's own bool: NumPy's are kept as objects
+        else:  # a column of bool holds Python's own bool: NumPy's are kept as objects
             own[key] = bool(values[row]) if values.dtype == np.bool_ else values[row]
     return own
 
@@ -144,7 +144,7 @@ class AgentArrays(abc.ABC):
 
     @abc.abstractmethod
     def space(self, kind: Kind, agent: Agent, env: int | None = None) -> Space[Any]:
-        """Return a space of an agent: the one that this env announced last (None: any env)."""
+        """Return a space of an agent, as this env announced it last. None: the latest of any env."""
 
     @abc.abstractmethod
     def spaces_by_row(self, kind: Kind, agent: Agent) -> tuple[Space[Any], ...] | None:
@@ -226,7 +226,7 @@ class AgentArrays(abc.ABC):
     ) -> None:
         """Record the final results of agents that ended, and add them to the infos in the rows whose episodes are over.
 
-        An episode that was lost with its worker has none: every living agent is truncated.
+        An episode that was lost with its worker has no final results: its living agents are truncated.
         """
         num_rows = len(ended)
         lost = np.asarray(shown.common.get(RESTARTED, np.zeros(num_rows)), np.bool_)
@@ -342,7 +342,7 @@ class FixedAgents(AgentArrays):
             own_infos, common = {agent: {} for agent in self.agents}, {}
         return AgentResults(
             by_agent,
-            self._columns(observations[REWARDS].T.copy()),  # with copy=False they lie in shared memory
+            self._columns(observations[REWARDS].T.copy()),  # a copy: with copy=False rewards lie in shared memory
             terminations.copy(),
             truncations.copy(),
             own_infos,
@@ -379,8 +379,7 @@ def _action_column(leaf: Leaf, actions: Sequence[Any], num_rows: int, agents: Se
             values[index] = None if action is None else leaf.of(action)
         except (KeyError, IndexError, TypeError) as error:
             raise ValueError(
-                f"The actions of {agents[index]!r} have no part{leaf.name}, which its action space has: "
-                f"{shortened(action)}."
+                f"The actions of {agents[index]!r} lack the part{leaf.name} of its action space: {shortened(action)}."
             ) from error
     if not leaf.fixed:
         for value, agent in zip(values, agents, strict=True):
@@ -396,7 +395,7 @@ def _action_column(leaf: Leaf, actions: Sequence[Any], num_rows: int, agents: Se
     column = None
     try:  # the usual case: every agent has an array of the right shape
         if set(map(len, values)) == {num_rows}:
-            together = np.concatenate(values)  # checks the other dimensions, except that all may be wrong
+            together = np.concatenate(values)  # raises if shapes differ; if all are wrong alike, the next line sees it
             if together.shape[1:] == leaf.shape:
                 column = together.reshape(len(values), *shape).swapaxes(0, 1)
     except (TypeError, ValueError):
@@ -428,7 +427,7 @@ def _action_column(leaf: Leaf, actions: Sequence[Any], num_rows: int, agents: Se
         if value is not None and (dtype := np.asarray(value).dtype.newbyteorder("=")) not in _NUMBERS:
             raise TypeError(
                 f"Actions{leaf.name} of dtype {dtype} were given for {agent!r}: {shortened(value)}. Give numbers, such "
-                f"as {leaf.dtype}, in every row: where it is not alive any will do."
+                f"as {leaf.dtype}, in every row. Where the agent is not alive, any number will do."
             )
     raise TypeError(f"The actions{leaf.name} of {list(agents)} have no dtype in common. Give {leaf.dtype} to all.")
 
@@ -443,7 +442,7 @@ _NO_RESULTS: tuple[Any, ...] = ({}, {}, {}, {}, {}, (), {})
 
 
 class OpenAgents(AgentArrays):
-    """Agents that come and go. One with different spaces in different envs has lists with one item a row."""
+    """Agents that come and go. An agent whose spaces differ between envs has lists with one item per row."""
 
     def __init__(self, num_envs: int) -> None:
         super().__init__(num_envs)
@@ -533,7 +532,7 @@ class OpenAgents(AgentArrays):
     def join_actions(self, actions: Mapping[Agent, Any], alive: Mapping[Agent, Flags], num_rows: int) -> Any:
         """Return for each row the actions of the agents that are alive in it.
 
-        A list of actions has one item a row, whatever the space. So has any batch where action spaces differ.
+        A list of actions has one item per row. Where action spaces differ between envs, any batch is read that way.
         """
         joined: list[dict[Agent, Any]] = [{} for _ in range(num_rows)]
         for agent, batch in actions.items():

@@ -1,6 +1,6 @@
 """Torch networks that act: one policy, or several in one pass, in the caller's memory or on a device.
 
-    NetworkActor     calls a network for some rows: memory of each row, random numbers, state, weights
+    NetworkActor     calls a network for some rows: holds their recurrent memory, random generator, state and weights
     TorchPolicy      a `NetworkActor` for a network whose outputs are logits, or means
     PolicyStack      several actors of one signature, computed in one pass over their stacked weights
     DeviceCopy       a copy of one network on a device, made again when the network has changed
@@ -35,7 +35,7 @@ RowNumbers = npt.NDArray[np.intp]
 
 _FIRST_ROW = np.zeros(1, np.intp)
 _CHAINED = (nn.Linear, nn.Tanh, nn.ReLU, nn.Sigmoid, nn.SiLU, nn.Identity)
-_OUR_MLP = ("parallel_envs.rollouts.networks", "Mlp")  # its forward is that of its only child
+_OUR_MLP = ("parallel_envs.rollouts.networks", "Mlp")  # its forward only calls its one child
 _VERSION = operator.attrgetter("_version")
 _OF_EVERY_MODULE = vars(nn.Module()).keys() - {"training"}
 _PLAIN = (int, float, str, bytes, bool, type(None), type, torch.dtype, torch.device)
@@ -49,8 +49,8 @@ class NetworkActor(AgentPolicy):
 
     A network with `initial_state(num_rows)` is recurrent: `forward(features, state)` gives outputs and the next state.
     Tensors are kept where the network is, or on the device that `act_on` was told. A subclass says what the network
-    sees (`encode`) and what its outputs mean (`noise`, `choose`). A subclass with a `step_batch` of its own calls
-    `compute` in it, so that its network is computed on that device too.
+    sees (`encode`) and what its outputs mean (`noise`, `choose`). A subclass with a `step_batch` of its own
+    must call `compute` in it, else `act_on` has no effect.
     """
 
     generator: np.random.Generator
@@ -74,17 +74,17 @@ class NetworkActor(AgentPolicy):
 
     @abstractmethod
     def choose(self, outputs: Array, mask: Array | None, noise: Array | None) -> Array:
-        """Return the actions for outputs with any leading axes, sampled with noise, or the most likely ones."""
+        """Return actions for outputs with any leading axes: sampled with `noise`, or the likeliest if that is None."""
 
     draws_one_number = False
-    """True if the noise of a row is one number of `generator.random`."""
+    """True if a row needs one number of `generator.random`."""
 
     def step(self, observation: Any) -> Any:
         action = self.step_batch(_as_batch(observation), _FIRST_ROW)[0]
         return action if action.ndim else action.item()
 
     def step_batch(self, observations: Any, rows: RowNumbers | None = None) -> Array:
-        """Return actions for the rows of a batch. `rows` numbers their episodes, for recurrent networks."""
+        """Return actions for a batch. `rows`: for each observation, the row whose memory a recurrent network uses."""
         features, mask = self.encode(observations)
         outputs = self.compute(features, rows)
         return self.choose(outputs, mask, None if self.deterministic else self.noise(len(outputs)))
@@ -171,7 +171,7 @@ class NetworkActor(AgentPolicy):
     # ---- with others, and elsewhere ---------------------------------------------------------------------------------
 
     def act_on(self, device: torch.device | str | None) -> None:
-        """Compute on a device from now on, with a copy of the network that follows its changes. None: where it is."""
+        """Compute on a device from now on, with a copy of the network that follows its changes. None: stay where it is."""
         self._copy = None if device is None else DeviceCopy(device)
 
     @property
@@ -181,7 +181,7 @@ class NetworkActor(AgentPolicy):
 
     @property
     def has_own_step(self) -> bool:
-        """True if a subclass computes actions in its own way, so that they are not the network's alone."""
+        """True if a subclass overrides `step` or `step_batch`, so that actions may not come from the network alone."""
         own = type(self)
         return own.step is not NetworkActor.step or own.step_batch is not NetworkActor.step_batch
 
@@ -241,7 +241,7 @@ class TorchPolicy(NetworkActor):
         mask = None
         if isinstance(observations, dict):
             mask, observations = observations.get("action_mask"), observations["observation"]
-        array = np.asarray(observations)  # same kind: text is no number
+        array = np.asarray(observations)  # casting of the same kind refuses text
         return array.reshape(len(array), -1).astype(np.float32, casting="same_kind", copy=False), mask
 
     def noise(self, num_rows: int) -> Array:
@@ -284,7 +284,7 @@ def choose_by_logits(logits: Array, mask: Array | None, noise: Array | None) -> 
     else:
         logits -= logits.max(-1, keepdims=True)
         sums = np.cumsum(np.exp(logits, out=logits), axis=-1, out=logits)
-        chosen = (sums <= noise * sums[..., -1:]).argmin(-1)  # the first sum above it
+        chosen = (sums <= noise * sums[..., -1:]).argmin(-1)  # the first sum above the drawn value
     return chosen
 
 
@@ -324,7 +324,7 @@ def _device_in(module: nn.Module) -> torch.device | None:  # `next(module.parame
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the caller on a device. Copies to CUDA come from pinned memory and do not block."""
+    """Return a CPU tensor moved to a device. Copies to CUDA come from pinned memory and do not block."""
     if device.type == "cpu":
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
@@ -355,13 +355,16 @@ class ChangeDetector:
     """Detects changes of modules: of their parts and plain attributes, of their tensors, and of the values in these.
 
     Changes of values are found by the version that torch counts for each tensor: optimisers, `load_state_dict` and
-    everything else that writes to a parameter in place raise it. Writing to `parameter.data` does not.
+    everything else that writes to a parameter in place increase it. Writing to `parameter.data` does not.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         parts = [part for module in modules for part in module.modules()]
         tensors = [kept for part in parts for kept in (part._parameters, part._buffers) if kept]
-        self._kept, self._has_none = tensors, any(one is None for one in _values(tensors))  # None: such as no bias
+        self._kept, self._has_none = (
+            tensors,
+            any(one is None for one in _values(tensors)),
+        )  # None: an absent tensor, such as no bias
         self._modules = [part._modules for part in parts if part._modules]
         self._parts = _values(self._modules)
         # the forward of all others has no attributes that may change
@@ -371,13 +374,13 @@ class ChangeDetector:
         self._versions: list[int] = []
 
     def is_replaced(self) -> bool:
-        """Return True if a part or a plain attribute is another one, so that a module may compute something else."""
+        """Return True if a submodule or a plain attribute was exchanged: a module may compute something else then."""
         if _values(self._modules) != self._parts:
             return True
         return bool(self._with_attributes) and list(map(_attributes, self._with_attributes)) != self._attributes
 
     def has_changed(self) -> bool:
-        """Return True if a tensor has changed since the last call, and at first."""
+        """Return True if a tensor has changed since the last call. True at the first call."""
         tensors = _values(self._kept)
         if self._has_none:
             tensors = [one for one in tensors if one is not None]
@@ -389,7 +392,7 @@ class ChangeDetector:
 
 
 def _values(dicts: Sequence[dict[str, Any]]) -> list[Any]:
-    """Return the values of all dicts. Every turn calls this: for 64 small networks these are some hundred tensors."""
+    """Return the values of all dicts. Every turn calls this, over some hundred tensors for 64 small networks."""
     return list(itertools.chain.from_iterable(map(dict.values, dicts)))
 
 
@@ -436,7 +439,7 @@ class Stack:
         self._compute: Callable[[Tensor], Tensor]  # set by the first call: everything has changed then
 
     def is_outdated(self) -> bool:
-        """Return True if one of the modules may compute something else now, apart from its weights."""
+        """Return True if a module has changed other than in its weights."""
         return self._changes.is_replaced()
 
     def __call__(self, features: Tensor) -> Tensor:
@@ -521,8 +524,8 @@ class PolicyStack:
     def compute(self, inputs: Collection[tuple[Any, Mask | None]]) -> tuple[Array, Array | None]:
         """Return the outputs (policies, rows, outputs) for each policy's observations, and their action masks.
 
-        An input is an observation and None, or a batch and the mask of the rows that want an action. Nothing has been
-        sampled yet: if this raises, the policies can be called one by one.
+        An input is an observation and None, or a batch and the mask of the rows that want an action. Nothing is
+        sampled here: if this raises, the policies can still be called one by one.
         """
         features, mask = self._gather(inputs)
         return self._stack(torch.from_numpy(features)).numpy(), mask
@@ -546,7 +549,7 @@ class PolicyStack:
         return _padded([features for features, _ in parts], 0.0), _padded(masks, True) if masks else None
 
     def choose(self, outputs: Array, mask: Array | None, wanted: Sequence[Mask | None]) -> list[Any]:
-        """Return each policy's action, or its actions for all rows if it has a mask in `wanted`.
+        """Return one action for each policy; where `wanted` has a mask, a batch of actions.
 
         Rows that want no action get zeros. A policy without wanted rows gets None.
         """

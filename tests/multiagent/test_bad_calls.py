@@ -73,8 +73,8 @@ def test_actions_that_are_no_numbers_name_the_agent_and_the_part(make_serial: Ma
     envs.reset(seed=0)
     right = {"move": ZEROS, "word": ["a", "b"]}
     for wrong, text in (
-        ({"move": ZEROS}, r"The actions of 'a' have no part\['word'\]"),
-        (ZEROS, r"The actions of 'a' have no part\['move'\]"),
+        ({"move": ZEROS}, r"The actions of 'a' lack the part\['word'\]"),
+        (ZEROS, r"The actions of 'a' lack the part\['move'\]"),
         (right | {"word": "ab"}, r"Actions\['word'\] were given for 'a' in 2 envir.* no sequence of 2 items: 'ab'"),
         (right | {"word": ["a"]}, r"Actions\['word'\] were given for 'a' in 2 environments that are no sequence of 2"),
         (right | {"word": 3}, r"Actions\['word'\] were given for 'a' in 2 environments that are no sequence of 2"),
