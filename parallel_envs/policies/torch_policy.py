@@ -171,7 +171,7 @@ class NetworkActor(AgentPolicy):
     # ---- with others, and elsewhere ---------------------------------------------------------------------------------
 
     def act_on(self, device: torch.device | str | None) -> None:
-        """Compute on a device from now on, with a copy of the network that follows its changes. None: stay where it is."""
+        """Compute on a device from now on, by a copy of the network that follows its changes. None: stay."""
         self._copy = None if device is None else DeviceCopy(device)
 
     @property
