@@ -38,7 +38,7 @@ class LostWorker:
     """A worker that does not hold its object, and why.
 
     `death`: it died, or was ended. `seconds` and `stack`: the deadline that it missed before, and where it was then.
-    `failure`: the exception of the object's constructor. All None: the worker was replaced and holds no object yet.
+    `failure`: the exception of the object's constructor. All None: the worker was replaced by a fresh worker, which holds nothing yet.
     """
 
     worker: int
@@ -57,7 +57,7 @@ class LostWorker:
             return death_text(self.death, subject, doing, memory=memory, advice=advice)
         if self.failure is not None:
             return f"{subject} raised {self.failure.type_name} when it was built: {self.failure.message}{advice}"
-        return f"{subject} was replaced and holds no object yet.{advice}"
+        return f"{subject} was replaced by a fresh worker, which holds nothing yet.{advice}"
 
 
 def death_text(

@@ -78,7 +78,7 @@ def test_a_dead_worker_is_lost_until_it_has_a_fresh_object(open_processes: Open)
     pool.restart(0)  # by another user of the pool, say
     replaced = group.lost(0)
     assert replaced is not None
-    assert replaced.text("Worker 0") == "Worker 0 was replaced and holds no object yet."
+    assert replaced.text("Worker 0") == "Worker 0 was replaced by a fresh worker, which holds nothing yet."
     assert group.replace(0, SECONDS) == []
     assert (group.lost(0), group.num_restarts) == (None, 1)
     assert values(group, "add", 1) == {0: 1, 1: 11}

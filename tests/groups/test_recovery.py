@@ -116,7 +116,7 @@ def test_a_second_death_is_told_with_what_the_env_was_at(record: LossPolicy, cap
 def test_a_worker_that_dies_with_no_env_at_work_is_replaced_a_few_times_only(record: LossPolicy) -> None:
     for _ in range(5):
         assert record.decide(loss(), ALL) == ({}, [ALL])
-    with pytest.raises(WorkerDied, match="and so did those that took its place"):
+    with pytest.raises(WorkerDied, match="as did the workers that replaced it"):
         record.decide(loss(), ALL)
 
 
