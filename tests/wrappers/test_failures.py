@@ -267,7 +267,9 @@ def test_a_worker_that_one_wrapper_revives_is_lost_to_the_other_until_it_revives
             assert third.step({"x": SEEN, "y": SEEN}) == {"x": 3, "y": 4}
         assert one.revive() == ["a"]
         for _ in range(2):
-            with pytest.raises(PolicyError, match=r"'c' raised WorkerDied: .*replaced by a fresh worker.*revive") as caught:
+            with pytest.raises(
+                PolicyError, match=r"'c' raised WorkerDied: .*replaced by a fresh worker.*revive"
+            ) as caught:
                 other.step({"c": SEEN, "d": SEEN})
             assert caught.value.agents == ("c",)
         assert other.revive() == ["c"]
