@@ -38,7 +38,7 @@ class LostWorker:
     """A worker that does not hold its object, and why.
 
     `death`: it died, or was ended. `seconds` and `stack`: the deadline that it missed before, and where it was then.
-    `failure`: the exception of the object's constructor. All None: a fresh worker has taken its place and holds nothing yet.
+    `failure`: what the constructor of the object raised. All None: a fresh worker took its place and holds nothing yet.
     """
 
     worker: int
