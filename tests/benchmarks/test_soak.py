@@ -145,6 +145,7 @@ def test_what_is_wrong_with_a_real_manager_is_found(
     assert sabotaged is not Raising or (tally.errors, tally.legs) == (1, 0)
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leg, "STEP_SECONDS", 0.25)
     file = tmp_path / "soak.json"

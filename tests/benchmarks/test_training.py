@@ -35,6 +35,7 @@ def learner_row(ratio: float, mode: str = "fused", of_best: float | None = None)
     return LearnerRow(work=work, name=mode, updates=same(ratio), to_sequential=same(ratio), to_best=best)
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_of_agents_with_experience_of_their_own() -> None:
     words = "learners --agents 2 --hidden 8 --batch 16 --modes fused --seconds 0.001"
     done = CliRunner().invoke(app, words.split(), env={"COLUMNS": "150"})

@@ -95,7 +95,10 @@ COMMANDS: dict[str, tuple[list[str], str, list[str]]] = {
 
 @pytest.mark.parametrize(
     "words",
-    [pytest.param(one, marks=pytest.mark.slow) if one.startswith(("rollouts", "zoo")) else one for one in COMMANDS],
+    [
+        pytest.param(one, marks=pytest.mark.slow) if one.startswith(("rollouts", "zoo", "groups")) else one
+        for one in COMMANDS
+    ],
 )
 def test_every_runner_has_a_row_in_table_and_json(words: str, tmp_path: Path) -> None:
     names, part, ratios = COMMANDS[words]

@@ -57,8 +57,9 @@ def stopped_supervisor() -> Iterator[int]:
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.slow(sample=True)
-@pytest.mark.parametrize("context", ["forkserver", "fork", "spawn"])
+@pytest.mark.parametrize(
+    "context", ["forkserver", *(pytest.param(one, marks=pytest.mark.slow) for one in ("fork", "spawn"))]
+)
 def test_a_start_and_a_close_keep_their_time_though_the_supervisor_is_stopped(make: Make, context: str) -> None:
     other, envs = make([SmallEnv]), make([SmallEnv] * 4, context=context)
     reset(other)
@@ -191,6 +192,7 @@ print("opened")
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_wait_for_an_import(tmp_path: Path) -> None:
     with running_script(tmp_path, SLOW_IMPORT, "forkserver") as process:
         assert process.stdout is not None

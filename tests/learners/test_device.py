@@ -51,6 +51,7 @@ def test_an_update_stays_on_the_device(case: str, mode: str) -> None:
         assert one.carry is None or one.carry.shape[0] == NUM_ROWS
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("how", [{}, {"mode": "overlap", "learn_in": "serial"}], ids=["sync", "overlap"])
 @pytest.mark.parametrize("red", [PPO, DQN], ids=["ppo", "dqn"])
 def test_agents_act_here_with_weights_from_the_device_which_are_kept_and_loaded(red: Any, how: Any) -> None:

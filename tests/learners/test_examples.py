@@ -18,6 +18,7 @@ from parallel_envs.meta.making import find_family
 from tests.test_examples import output_of
 
 
+@pytest.mark.slow
 def test_mixed_algorithms_trains_every_agent() -> None:
     shown = output_of("mixed_algorithms.py", "--total-steps", "1000").splitlines()
     assert [line.split()[0] for line in shown[:5]] == ["200", "400", "600", "800", "1,000"]

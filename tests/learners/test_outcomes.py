@@ -153,6 +153,7 @@ def test_a_run_from_a_file_goes_on_from_another_folder(tmp_path: Path, monkeypat
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.slow
 def test_a_meta_run_says_how_it_ended_and_its_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "a band"
     done = command(BANDITS, "train.num_iters=2", *SMALL, f"folder={folder}")

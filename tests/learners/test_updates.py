@@ -76,7 +76,7 @@ def small(case: str) -> Any:
     return dataclasses.replace(config, hidden=(8,), **own), *spaces
 
 
-@pytest.mark.parametrize("name", ["fused", "thread"])
+@pytest.mark.parametrize("name", ["fused", pytest.param("thread", marks=pytest.mark.slow)])
 def test_agents_may_sit_out_stop_early_and_have_learning_rates_of_their_own(name: str) -> None:
     """One sits out now and then, one goes beyond its target_kl, one's rate falls, and one's ends."""
     config = functools.partial(PPOConfig, rollout_length=8, minibatch_size=12, num_epochs=4, hidden=(8,))

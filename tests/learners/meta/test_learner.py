@@ -55,7 +55,7 @@ def test_the_parallel_path_brings_the_numbers_of_the_sequential_one(how: dict[st
     assert trained(settings(train__exact=True, **how)) == trained(settings(train__exact=True), parallel=False)
 
 
-@pytest.mark.parametrize("fault", ["sigkill", pytest.param("exception", marks=SLOW), "sleep"])
+@pytest.mark.parametrize("fault", ["sigkill", *(pytest.param(one, marks=SLOW) for one in ("exception", "sleep"))])
 def test_training_goes_on_after_a_failure_and_counts_it(
     fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
