@@ -49,6 +49,10 @@ MISSING = [
     ("from parallel_envs.learners import PPOConfig", "torch", "parallel_envs.learners.PPOConfig", "learn"),
     ("from parallel_envs.wrappers import TorchPolicy", "torch", "parallel_envs.wrappers.TorchPolicy", "learn"),
     (
+        "from parallel_envs import WrappedMultiAgentPolicy\nWrappedMultiAgentPolicy({'a': print}, strategy='gpu')",
+        *("torch", "The strategy 'gpu'", "learn"),
+    ),
+    (
         "from parallel_envs.policies import load_policy\nload_policy('parallel_envs.learners.trained:TrainedAgent')",
         *("torch", "The policy 'parallel_envs.learners.trained:TrainedAgent'", "learn"),
     ),

@@ -5,17 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from parallel_envs.cli.report import mean_and_half_width
+
 Points = Sequence[tuple[int, float]]
 """Steps, and the return at that time."""
-
-# How many standard errors make a 95 % interval of a mean of 2, 3, ... values (Student's t, two-sided).
-_ERRORS = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-_ERRORS_OF_MANY = 2.131  # of more than 16: a little too wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +38,7 @@ class Row:
 
 def interval(values: Sequence[float]) -> Interval:
     """Mean and 95 % interval of independent values, by Student's t."""
-    mean, count = statistics.fmean(values), len(values)
-    if count < 2:
-        return Interval(mean, math.nan)
-    errors = _ERRORS[count - 2] if count - 2 < len(_ERRORS) else _ERRORS_OF_MANY
-    return Interval(mean, errors * statistics.stdev(values) / math.sqrt(count))
+    return Interval(*mean_and_half_width(values))
 
 
 def curve(runs: Sequence[Points], total_steps: int, num_rows: int = 50) -> list[Row]:

@@ -1,7 +1,7 @@
 """`parallel-envs report`: the outcome of runs on the terminal, or runs and evaluations as one page.
 
-The page is one self-contained HTML file: it loads nothing. Runs whose settings differ only in the seed
-are one curve: the mean over the seeds, with the 95 % interval of the mean (Student's t).
+The page is one self-contained HTML file: it loads nothing. Runs whose settings differ only in the seed are one curve:
+the mean over the seeds, with the 95 % interval of the mean (Student's t).
 """
 
 from __future__ import annotations
@@ -25,23 +25,7 @@ Points = Sequence[tuple[int, float]]
 """Pairs of steps and the mean return of the latest episodes by then."""
 
 _GRID_ROWS = 60  # points of a curve over seeds
-_T_QUANTILES = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-)
+_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 """Half of a 95 % interval of a mean of 2, 3, ... values, in standard errors (Student's t). The last one serves all
 larger numbers of values."""
 _INK = "#010203"  # stands for the colour of the text, which depends on the reader's light or dark mode
@@ -76,6 +60,7 @@ def report(
     with plain_errors(BadDocument, MissingExtra, OSError):
         if output is not None and not any(path.is_dir() for path in paths):
             write_text(output, page(paths))  # evaluations alone need no torch
+            typer.echo(f"Written: {output}")
             return
         require("A report of a run", "torch", "safetensors")
     from parallel_envs.learners.outcomes import outcome_in
@@ -87,6 +72,7 @@ def report(
                 typer.echo(("\n" if number else "") + outcome_in(path).told())
             return
         write_text(output, page(paths))
+    typer.echo(f"Written: {output}")
 
 
 # ---- what a run left ------------------------------------------------------------------------------------------------
@@ -149,7 +135,7 @@ def mean_and_half_width(values: Sequence[float]) -> tuple[float, float]:
     mean, count = statistics.fmean(values), len(values)
     if count < 2:
         return mean, math.nan
-    return mean, _T_QUANTILES[min(count, len(_T_QUANTILES) + 1) - 2] * statistics.stdev(values) / math.sqrt(count)
+    return mean, _T_95[min(count, len(_T_95) + 1) - 2] * statistics.stdev(values) / math.sqrt(count)
 
 
 def curve(runs: Sequence[Points], num_rows: int = _GRID_ROWS) -> list[tuple[int, float, float]]:

@@ -1,4 +1,4 @@
-"""Limits on replacing lost workers, for all rooms, and the budget that counts restarts."""
+"""Limits on replacing lost workers, for every package, and the budget that counts restarts."""
 
 from __future__ import annotations
 

@@ -209,7 +209,8 @@ class WorkerGroup:
         """Return the replies, as `PendingRequest.replies`. A worker that is late is ended: its death is its reply."""
         if not self.pool.wait(request, seconds):
             for worker in sorted(request.waiting):
-                self.end(worker, seconds)
+                if worker in request.waiting:  # it may have answered while the stack of another was taken
+                    self.end(worker, seconds)
         return request.replies
 
     def end(self, worker: int, seconds: float | None) -> str:

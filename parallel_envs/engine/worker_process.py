@@ -361,7 +361,7 @@ except (AttributeError, OSError, TypeError):
 
 
 def wake_orders(cores: Mapping[int, Sequence[int]], num_workers: int) -> dict[int, tuple[int, ...]]:
-    """Return, for each core of the caller, the order in which to wake the workers: workers of other cores first."""
+    """Return the order in which a caller on each core wakes the workers: workers on other cores come first."""
     return {
         core: tuple(sorted(range(num_workers), key=lambda worker: core in cores.get(worker, (core,))))
         for core in {core for kept in cores.values() for core in kept}

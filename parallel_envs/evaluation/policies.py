@@ -402,8 +402,8 @@ def _hold(name: str, spec: PolicySpec, before: Mapping[str, Any], into: Path) ->
     if isinstance(earlier, str) and isinstance(data, str):
         wanted = Path(earlier)
         if located(data) != located(str(folder)):
-            # The run may have been moved, or named by a path from another working folder: take its checkpoint of the
-            # same name. The digest tells whether it is another one.
+            # The run may have been moved, or its path may be relative to another folder: look in the run for a
+            # checkpoint of the same name. The digest shows whether its content is the same.
             moved = folder / _CHECKPOINTS / wanted.name
             wanted = moved if moved.is_dir() else None
     so_far = f"The episodes so far were played by the policy {name!r} of the checkpoint {wanted}"

@@ -105,7 +105,7 @@ class PendingCall:
 
     @contextlib.contextmanager
     def asking(self, becomes: State) -> Iterator[None]:
-        """Ask the envs in this context. After an error in it, none of them was asked and the state is as before."""
+        """Context for sending a request to envs. If it raises, no env has been asked, and the state is as before."""
         before, self.state = self.state, State.ASKING
         try:
             yield

@@ -20,6 +20,7 @@ import numpy as np
 
 from parallel_envs.checks import check_count, seconds, suggests_keywords
 from parallel_envs.engine import Failure
+from parallel_envs.extras import explained
 from parallel_envs.policies.base import is_network
 from parallel_envs.threads import in_turn
 from parallel_envs.wrappers.base import PerAgentWrapper, Rules, Turn, policy_error
@@ -360,7 +361,8 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
     ) -> None:
         check_count("most_turns", most_turns)
         seconds("gather_seconds", gather_seconds)
-        import torch
+        with explained("The strategy 'gpu'"):
+            import torch
 
         has_cuda = torch.cuda.is_available()
         if device == "auto":

@@ -178,7 +178,7 @@ IDLE_ASKS: dict[str, Any] = {
     "call": lambda envs: envs.call("echo"),
     "set_attr": lambda envs: envs.set_attr("label", 1),
 }
-"""Beside steps and resets, which are in the matrix."""
+"""Requests other than steps and resets: the matrix has those two."""
 
 
 @pytest.mark.parametrize("asked", IDLE_ASKS)

@@ -1,4 +1,4 @@
-"""What is refused, in which words: of callers, and of environments that do not keep PettingZoo's rules."""
+"""Errors for wrong calls, and for environments that break PettingZoo's rules, with the words of each error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AEC environments with all agents at once, and environments of agents in tuples, as PettingZoo has them."""
+"""Conversions to PettingZoo's parallel interface: of AEC environments, and of environments with agents in tuples."""
 
 from __future__ import annotations
 

@@ -343,7 +343,7 @@ WAYS: dict[str, Any] = {**RAISES, **DIES, **HANGS, "huge": (huge, "")}
 
 
 def seated(pool: PolicyPool, moment: str, how: str) -> PerAgentProcessWrapper:
-    """One that dies, with another in its worker, and one in the other worker."""
+    """Return three policies in two workers: one that dies, one in the same worker, and one in the other worker."""
     policies = {"dying": Dying(moment, WAYS[how][0]), "apart": Dying("never", int), "beside": Dying("never", int)}
     rules = Rules(action_timeout=LIMIT, default_action=-1) if how in HANGS else None
     return PerAgentProcessWrapper(policies, rules, pool=pool)

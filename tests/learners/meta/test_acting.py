@@ -64,7 +64,7 @@ class Told:
 
 
 def by_hand(learner: Learner, rollout: Rollout, space: Any) -> Told:
-    """The rollout of this number, step by step."""
+    """Return what a rollout should hold, computed by hand step by step."""
     env, actor, head = Scripted(space), learner.agent.parameters.module.actor, learner.agent.algorithm.head
     draws = SeedTree(learner._tree.child("rollouts").seed()).child("rollout", rollout.id, "policy").generator()
     memory = actor.initial_state(1) if hasattr(actor, "initial_state") else None
