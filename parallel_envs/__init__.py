@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from parallel_envs.seeding import SeedTree as SeedTree
     from parallel_envs.seeding import env_seeds as env_seeds
     from parallel_envs.vector import ParallelEnvManager as ParallelEnvManager
+    from parallel_envs.vector import ReplayableEnv as ReplayableEnv
     from parallel_envs.vector import vector_entry_point as vector_entry_point
     from parallel_envs.wrappers import Rules as Rules
     from parallel_envs.wrappers import WrappedMultiAgentPolicy as WrappedMultiAgentPolicy
@@ -66,7 +67,7 @@ _NAMES = {
     "multiagent": "MultiAgentEnvManager tuple_agents",
     "rollouts": "collect",
     "seeding": "SeedTree env_seeds",
-    "vector": "ParallelEnvManager vector_entry_point",
+    "vector": "ParallelEnvManager ReplayableEnv vector_entry_point",
     "wrappers": "Rules WrappedMultiAgentPolicy",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -46,7 +46,7 @@ FOREIGN_TO: dict[str, set[str]] = {
 PUBLIC_NAMES = """
     ClosedError CollectionInterrupted ConcurrentCall DQNConfig EnvError EnvStateManager EpisodeFailed
     IndependentLearners LoopOptions MissingExtra MultiAgentEnvManager MultiEpisodeWrapper PPOConfig
-    ParallelEnvManager ParallelEnvsError PolicyError RemoteError Rules SACConfig SeedTree StepTimeout
+    ParallelEnvManager ParallelEnvsError PolicyError RemoteError ReplayableEnv Rules SACConfig SeedTree StepTimeout
     UntrustedName VariBadWrapper WorkerDied WorkerStartError WorkerTimeout WrappedMultiAgentPolicy collect
     env_seeds evaluate make_env make_parallel_env tuple_agents vector_entry_point
 """

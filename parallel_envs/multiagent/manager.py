@@ -25,6 +25,7 @@ from parallel_envs.threads import ClosedAtExit, one_thread
 from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.arguments import Options, reset_arguments, some_envs
 from parallel_envs.vector.env_errors import env_names
+from parallel_envs.vector.env_states import EnvState
 from parallel_envs.vector.infos import add_info
 from parallel_envs.vector.manager import CommonOptions
 
@@ -275,6 +276,52 @@ class MultiAgentEnvManager(ClosedAtExit):
         others = set(range(self.num_envs)).difference(self._resetting)
         results = self._arrays.of_all(observations, infos, others)
         return results.observations, Infos(results.infos, results.common)
+
+    @one_thread
+    def set_state(
+        self,
+        states: Sequence[EnvState],
+        env_ids: int | Iterable[int] | None = None,
+        *,
+        load: Callable[[Any, Any], None] | None = None,
+        timeout: float | None = None,
+    ) -> tuple[ByAgent, Infos]:
+        """Bring environments to states from `get_state`, as `ParallelEnvManager.set_state` does."""
+        optional_wait(timeout)
+        self._refuse_open("set_state")
+        env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids
+        self._update_late_masks()
+        self.envs._begin_set_state(states, env_ids, None if load is None else OnJoint(load))
+        self._resetting = some_envs(env_ids, self.num_envs)
+        self._arrays.forget(self._resetting)
+        self._was_reset = True
+        return self.reset_wait(timeout)
+
+    def get_state(
+        self,
+        env_ids: int | Iterable[int] | None = None,
+        *,
+        save: Callable[[Any], Any] | None = None,
+        timeout: float | None = None,
+    ) -> list[EnvState]:
+        """Return the states of environments between two steps, as `ParallelEnvManager.get_state` does."""
+        self._refuse_open("get_state")
+        return self.envs.get_state(env_ids, save=None if save is None else OnJoint(save), timeout=timeout)
+
+    def fork(
+        self, source: int, targets: int | Iterable[int] | None = None, *, timeout: float | None = None
+    ) -> tuple[ByAgent, Infos]:
+        """Bring environments (by default all others) to the state of environment `source`."""
+        (origin,) = some_envs(source, self.num_envs)
+        envs = [env for env in some_envs(targets, self.num_envs) if env != origin]
+        return self.set_state(self.get_state(origin, timeout=timeout) * len(envs), envs, timeout=timeout)
+
+    def _refuse_open(self, asked: str) -> None:
+        if self.is_open:
+            raise TypeError(
+                f"{asked} needs environments with possible_agents: those without announce the spaces of their agents "
+                "when these first appear, which a state cannot repeat."
+            )
 
     @one_thread
     def step(self, actions: Mapping[Agent, Any], timeout: float | None = None) -> Step:

@@ -23,6 +23,7 @@ from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.env_ids import is_zoo_id, nearest_id
 from parallel_envs.extras import EXTRA_OF, advice_for, require
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, TaskWay, task_key
+from parallel_envs.vector.env_states import EnvState
 from parallel_envs.vector.registry import portable
 from parallel_envs.vector.step_loop import NO_TASK, UNSAID, TaskSettings
 
@@ -140,6 +141,23 @@ def some_envs(env_ids: Any, num_envs: int) -> list[int]:
     if not given:
         raise ValueError("env_ids is empty. Name at least one environment, or leave it out to mean all.")
     return envs
+
+
+def check_states(states: Any, layers: Mapping[int, tuple[str, ...]], load: Any) -> None:
+    """Raise unless there is a state for each env, saved from an env of the same layers, and the way to load it."""
+    if not isinstance(states, Sequence) or not all(isinstance(state, EnvState) for state in states):
+        raise TypeError("states is not a list of states from get_state().")
+    if len(states) != len(layers):
+        raise ValueError(f"{len(states)} states were given for {len(layers)} environments. Give one for each.")
+    for state, (env, present) in zip(states, layers.items(), strict=True):
+        if state.layers != present:
+            raise ValueError(
+                f"The state for env {env} was saved from {' of '.join(state.layers)}, and env {env} is "
+                f"{' of '.join(present)}. Give a state of an environment that is made in the same way."
+            )
+        if (state.way == "function") != (load is not None):
+            given = "save=, so it needs load=" if load is None else "no save=, so it cannot be loaded by load="
+            raise ValueError(f"The state for env {env} was saved with {given}.")
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ from parallel_envs.vector import arguments
 from parallel_envs.vector.arguments import EnvFactory, EnvIds, Options, Seed, TaskLedger
 from parallel_envs.vector.env_batch import EnvBatch
 from parallel_envs.vector.env_errors import env_error, env_names, unreadable_result
+from parallel_envs.vector.env_states import EnvState
 from parallel_envs.vector.infos import Info
 from parallel_envs.vector.recovery import (
     ENDS,
@@ -318,16 +319,19 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         else:
             self._become_idle("reset_async")
         requests, chosen = self._reset_requests(given, seed, env_ids)
+        self._begin_reset(requests, chosen)
+        if isinstance(seed, int | np.integer) and seed >= 0:
+            self._recovery.begin(SeedTree(int(seed)))
+
+    def _begin_reset(self, requests: list[ResetRequest], chosen: Mapping[int, Any]) -> None:
         with self._pending.asking(State.RESET):
             self._update_source()
             self._pending.pending = self._batch.reset(requests, self._next_set)
             self._requests = requests
             untouched = self._all_rows.copy()
-            untouched[given.envs] = False
+            untouched[[request.env for request in requests]] = False
             self._switch_set(untouched)
         self._use_tasks(chosen)
-        if isinstance(seed, int | np.integer) and seed >= 0:
-            self._recovery.begin(SeedTree(int(seed)))
 
     def _reset_requests(
         self, given: arguments.ResetArguments, seed: Any, env_ids: EnvIds
@@ -342,7 +346,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Return the observations and infos of the reset that was begun. May be called again after a `StepTimeout`."""
 
         def retry(envs: Sequence[int]) -> PendingRequest:
-            again = [dataclasses.replace(one, restarted=True) for one in self._requests if one.env in envs]
+            wanted = [one for one in self._requests if one.env in envs]
+            again = [dataclasses.replace(one, restarted=one.state is None) for one in wanted]
             return self._batch.reset(again, self._set)
 
         seconds = self.reset_timeout if timeout is None else timeout
@@ -746,6 +751,83 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._begin_call(f"call of {name!r}", [env], "call", name, args, kwargs)
         (result,) = self.call_wait()
         return result
+
+    # ---- states -----------------------------------------------------------------------------------------------------
+
+    @one_thread
+    def get_state(
+        self, env_ids: EnvIds = None, *, save: Callable[[Any], Any] | None = None, timeout: float | None = None
+    ) -> list[EnvState]:
+        """Return the states of environments between two steps: one for each, or for each of `env_ids`.
+
+            before = envs.get_state()
+            envs.step(actions)                  # try something
+            observations, infos = envs.set_state(before)
+
+        A state contains the environment with its wrappers, its random generators, the latest observation, its task and
+        the number of its episode. Generators of whole modules (`random`, `numpy.random`) are not part of it.
+
+        Attributes are copied, and the simulators of ALE and MuJoCo by their own functions. An environment or wrapper
+        with `get_env_state()` and `set_env_state(state)` saves itself by these. Where neither works, a TypeError (the
+        cause of an `EnvError`) names the attribute: wrap the environment in `parallel_envs.ReplayableEnv`, or give a
+        function of the environment as `save`.
+        """
+        optional_wait(timeout)
+        self._become_idle("get_state")
+        envs = arguments.some_envs(env_ids, self.num_envs)
+        self._begin_call("saving of a state", envs, "get_states", save)
+        found = self.call_wait(timeout)
+        return [
+            EnvState(observation=self._batch.single(env, self._set, {})[0], **facts)
+            for env, facts in zip(envs, found, strict=True)
+        ]
+
+    @one_thread
+    def set_state(
+        self,
+        states: Sequence[EnvState],
+        env_ids: EnvIds = None,
+        *,
+        load: Callable[[Any, Any], None] | None = None,
+        timeout: float | None = None,
+    ) -> tuple[Any, Infos]:
+        """Bring environments to states from `get_state`, of these or of other environments made in the same way.
+
+        Args:
+            states: One for each environment, or for each of `env_ids`.
+            env_ids: The environments that go on from them; the others stay as they are.
+            load: A function of the environment and what `save` returned, for states saved by a function.
+            timeout: As in `reset`.
+
+        Returns:
+            The latest observation of every environment, and infos that are empty for those that were set.
+        """
+        optional_wait(timeout)
+        self._begin_set_state(states, env_ids, load)
+        return self.reset_wait(timeout)
+
+    def _begin_set_state(
+        self, states: Sequence[EnvState], env_ids: EnvIds, load: Callable[[Any, Any], None] | None
+    ) -> None:
+        self._become_idle("set_state")
+        envs = arguments.some_envs(env_ids, self.num_envs)
+        self._ask("layers", envs)
+        found = self._answers("setting of a state")
+        arguments.check_states(states, {env: found[env] for env in envs}, load)
+        requests = [ResetRequest(env, state=(state, load)) for env, state in zip(envs, states, strict=True)]
+        tasks = {env: state.episode.task for env, state in zip(envs, states, strict=True)}
+        self._begin_reset(requests, tasks)
+
+    def fork(self, source: int, targets: EnvIds = None, *, timeout: float | None = None) -> tuple[Any, Infos]:
+        """Bring environments (by default all others) to the state of environment `source`.
+
+        Equal actions then have equal results in all of them. With a `task_source` this ends with the episode, because
+        each environment has tasks of its own. Returns what `set_state` returns.
+        """
+        (origin,) = arguments.some_envs(source, self.num_envs)
+        envs = [env for env in arguments.some_envs(targets, self.num_envs) if env != origin]
+        states = self.get_state(origin, timeout=timeout)
+        return self.set_state(states * len(envs), envs, timeout=timeout)
 
     def _ask(self, method: str, envs: Sequence[int] | Mapping[int, Any], *args: Any) -> None:
         """Begin a call of a method of `WorkerEnvs` (see `EnvBatch.ask`)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import pickle
 import struct
 import time
 import warnings
@@ -25,6 +26,7 @@ from gymnasium.vector import AutoresetMode
 from parallel_envs.engine import Failure, reraise_ctrl_c
 from parallel_envs.engine.interrupts import forked, leave_if_forked
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, TaskWay, takes
+from parallel_envs.vector.env_states import EnvState, EpisodeState, load_env
 from parallel_envs.vector.infos import EMPTY, PICKLED, Info, InfoWriter, Schema
 from parallel_envs.vector.shared_arrays import (
     AUTORESET_SECONDS,
@@ -74,7 +76,8 @@ class TaskSettings:
 @dataclass(frozen=True, slots=True)
 class ResetRequest:
     """The arguments of the reset of one env. `restarted`: an earlier attempt failed, in a worker or env since replaced.
-    `task` is a `Task`, `KEEP`, `RESAMPLE` or `UNSAID`.
+    `task` is a `Task`, `KEEP`, `RESAMPLE` or `UNSAID`. With a `state` (and a function, if `load_env` does not load it)
+    the env is not reset, but goes on from there.
     """
 
     env: int
@@ -82,6 +85,7 @@ class ResetRequest:
     options: dict[str, Any] | None = None
     task: Any = UNSAID
     restarted: bool = False
+    state: tuple[EnvState, Callable[[Any, Any], None] | None] | None = None
 
 
 @dataclass(slots=True)
@@ -207,6 +211,8 @@ RESTARTED = "worker_restarted"
 
 _NOTHING, _AUTORESET, _LOST = "nothing", "autoreset", "lost"
 """The action that replaces the next step of an env: none, an autoreset, or the report of a lost episode."""
+
+_PENDING = (_NOTHING, _AUTORESET, _LOST)
 
 _ALL_ENVS, _SET_BIT, _DTYPE_BITS = 0, 1, 4
 
@@ -385,10 +391,34 @@ class StepLoop:
         self._lost[local] = snapshot(observation), snapshot(info), before
         self._pending[local] = _LOST
 
+    def episode_state(self, local: int) -> EpisodeState:
+        """Return what is to be saved of an env beside the env itself."""
+        tasks, pending = self.tasks, _PENDING.index(self._pending[local])
+        return EpisodeState(
+            pending, self._lost.get(local), tasks.held[local], tasks.next.get(local, UNSAID), tasks.marks(local)
+        )
+
+    def _load(self, local: int, state: EnvState, load: Callable[[Any, Any], None] | None) -> None:
+        """Bring an env to a saved state."""
+        env, episode = self._envs[local], state.episode
+        load_env(env, state.content) if load is None else load(env, pickle.loads(state.content))
+        self._pending[local] = _PENDING[episode.pending]
+        if episode.lost is not None:
+            self._lost[local] = episode.lost
+        self.tasks.held[local] = episode.task
+        self.tasks.next.pop(local, None)
+        if episode.next_task is not UNSAID:
+            self.tasks.next[local] = episode.next_task
+        self.tasks.write_marks(local, *episode.marks)
+
     def _reset(self, local: int, request: ResetRequest, which_set: int) -> None:
+        self._lost.pop(local, None)
+        if request.state is not None:
+            self._load(local, *request.state)
+            self._write_first(request.env, request.state[0].observation, {}, which_set)
+            return
         observation, info = self._begin_episode(local, request)
         self._pending[local] = _NOTHING
-        self._lost.pop(local, None)
         self._write_first(request.env, observation, {**info, RESTARTED: True} if request.restarted else info, which_set)
 
     def _begin_episode(self, local: int, request: ResetRequest) -> tuple[Any, Info]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
 import gymnasium
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
@@ -14,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 from parallel_envs.engine import Failure, picklable, reraise_ctrl_c, unpicklable_part
 from parallel_envs.env_ids import is_unregistered
 from parallel_envs.tasks import TaskSource, TaskWay, offers, part_of
+from parallel_envs.vector.env_states import layer_names, save_env
 from parallel_envs.vector.registry import OwnedEnvs, Registrations
 from parallel_envs.vector.shared_arrays import SharedArrays, packed, snapshot
 from parallel_envs.vector.step_loop import AnyEnv, PipedReply, ResetRequest, StepLoop, TaskSettings
@@ -201,6 +203,20 @@ class WorkerEnvs:
     def apply(self, envs: Sequence[int], function: Callable[..., Any], args: Sequence[Any]) -> dict[int, Any]:
         """Return `function(env, *args)` for some envs. An env for which it raises has a `Failure` as its result."""
         return self._for_each(envs, lambda index: self._keep(function(self._env(index), *args)))
+
+    def get_states(self, envs: Sequence[int], save: Callable[[Any], Any] | None) -> dict[int, Any]:
+        """Return the state of each env but for its observation, as arguments of `EnvState`."""
+
+        def state_of(index: int) -> Any:
+            env, episode = self._env(index), self._made().episode_state(index - self._first)
+            way, content = ("function", cloudpickle.dumps(save(env))) if save is not None else save_env(env)
+            return self._keep({"layers": layer_names(env), "way": way, "content": content, "episode": episode})
+
+        return self._for_each(envs, state_of)
+
+    def layers(self, envs: Sequence[int]) -> dict[int, Any]:
+        """Return the names of the classes of each env and its wrappers."""
+        return self._for_each(envs, lambda index: layer_names(self._env(index)))
 
     def look_up(self, envs: Sequence[int], name: str) -> dict[int, Any]:
         """Read an attribute of some envs without calling it: its value, a `Method`, or a `Failure` if it raises."""

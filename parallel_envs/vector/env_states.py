@@ -1,0 +1,312 @@
+"""Save an env between two steps, and go on from there later: in the same env, or in another one.
+
+`save_env` copies the attributes of an env and its wrappers, with their random generators. Simulators that Python cannot
+copy (ALE, MuJoCo) are copied by their own functions. An env or wrapper that has `get_env_state()` and
+`set_env_state(state)` saves itself, with everything that it wraps. `ReplayableEnv` has both methods.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import cloudpickle
+import gymnasium
+import numpy as np
+
+AnyEnv = gymnasium.Env[Any, Any]
+
+_HOOKS = ("get_env_state", "set_env_state")
+_KEPT = frozenset(("Clock", "Font", "MujocoRenderer", "SysFont"))
+"""Names of types of `pygame` and of Gymnasium's MuJoCo renderer that draw and hold no state of an episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeState:
+    """The part of a state that the worker holds beside the env: pending autoreset, tasks, number of the episode."""
+
+    pending: int
+    lost: Any
+    task: Any
+    next_task: Any
+    marks: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class EnvState:
+    """The state of one environment between two steps, from `envs.get_state()`. It can be pickled and stored.
+
+    Reading a pickled state runs code, as with any pickle: read only your own files.
+
+    Attributes:
+        layers: The names of the classes of the environment, the outermost wrapper first.
+        way: `"copy"`: all attributes were copied. `"hooks"`: the environment's own `get_env_state` was called.
+            `"function"`: the function given as `save` was called.
+        observation: The latest observation.
+    """
+
+    layers: tuple[str, ...]
+    way: Literal["copy", "hooks", "function"]
+    observation: Any = field(repr=False)
+    content: bytes = field(repr=False)
+    episode: EpisodeState = field(repr=False)
+
+
+def layers(env: Any) -> list[Any]:
+    """Return an env and the envs that it wraps, the outermost first."""
+    found = []
+    while hasattr(env, "step") and hasattr(env, "__dict__"):
+        found.append(env)
+        env = next((vars(env)[name] for name in ("env", "aec_env") if name in vars(env)), None)
+    return found
+
+
+def layer_names(env: Any) -> tuple[str, ...]:
+    return tuple(type(layer).__name__ for layer in layers(env))
+
+
+def save_env(env: AnyEnv) -> tuple[Literal["copy", "hooks"], bytes]:
+    """Return the way in which an env was saved, and its content."""
+    copied, hooked = _split(env)
+    pickler = _StatePickler(copied, hooked)
+    hook_state = None if hooked is None else hooked.get_env_state()
+    try:
+        pickler.dump(([vars(layer) for layer in copied], hook_state))
+    except Exception as error:
+        raise TypeError(f"{_uncopied(copied, hooked, hook_state)} cannot be saved ({error}). {_ADVICE}") from error
+    natives = {key: copier.save(native) for key, (native, copier) in pickler.natives.items()}
+    content = pickle.dumps((pickler.file.getvalue(), natives), protocol=pickle.HIGHEST_PROTOCOL)
+    return "copy" if hooked is None else "hooks", zlib.compress(content, 1)
+
+
+def load_env(env: AnyEnv, content: bytes) -> None:
+    """Give an env the state that `save_env` took from it or from another env with the same layers."""
+    copied, hooked = _split(env)
+    present = _StatePickler(copied, hooked)
+    present.dump([vars(layer) for layer in copied])  # finds the simulators of this env, in the same order
+    pickled, natives = pickle.loads(zlib.decompress(content))
+    attributes, hook_state = _StateUnpickler(io.BytesIO(pickled), present, copied, hooked).load()
+    for key, value in sorted(natives.items(), key=lambda item: item[0][0] != "MjModel"):  # which may refuse
+        if key in present.natives:
+            native, copier = present.natives[key]
+            copier.load(native, value)
+    for layer, saved in zip(copied, attributes, strict=True):
+        vars(layer).clear()
+        vars(layer).update(saved)
+    if hooked is not None:
+        hooked.set_env_state(hook_state)
+
+
+_ADVICE = (
+    "Give the environment the methods get_env_state() and set_env_state(state), wrap it in ReplayableEnv, or give "
+    "functions of your own: get_state(save=...) and set_state(states, load=...)."
+)
+
+
+def _split(env: Any) -> tuple[list[Any], Any]:
+    """Return the layers whose attributes are copied, and the one that saves itself and all that it wraps (or None)."""
+    found = layers(env)
+    for place, layer in enumerate(found):
+        if all(callable(getattr(type(layer), hook, None)) for hook in _HOOKS):
+            return found[:place], layer
+    return found, None
+
+
+def _uncopied(copied: list[Any], hooked: Any, hook_state: Any) -> str:
+    """Return the name of the first attribute that cannot be pickled."""
+    for layer in copied:
+        for name, value in vars(layer).items():
+            try:
+                _StatePickler(copied, hooked).dump(value)
+            except Exception:  # noqa: BLE001  # pickling runs code of the user's classes
+                return f"{type(layer).__name__}.{name} (a {type(value).__name__})"
+    return f"The state that {type(hooked).__name__}.get_env_state() returned ({type(hook_state).__name__})"
+
+
+# ---- pickling an env in place ---------------------------------------------------------------------------------------
+
+
+class _StatePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no type information
+    """Pickles attributes of an env. Layers and simulators are pickled as references to those of the env that loads.
+
+    Attributes:
+        natives: The simulators and displays found, each with its copier, by the name of their type and their number
+            among those of that type.
+    """
+
+    def __init__(self, copied: list[Any], hooked: Any) -> None:
+        self.file = io.BytesIO()
+        super().__init__(self.file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._layers = {id(layer): number for number, layer in enumerate([*copied, hooked]) if layer is not None}
+        self.natives: dict[tuple[str, int], tuple[Any, _Copier]] = {}
+        self._native_keys: dict[int, tuple[str, int]] = {}
+
+    def persistent_id(self, obj: Any) -> Any:
+        if id(obj) in self._layers:
+            return "layer", self._layers[id(obj)]
+        copier = _copier(obj)
+        if copier is None:
+            return None
+        if id(obj) not in self._native_keys:
+            kind = type(obj).__name__
+            key = kind, sum(known == kind for known, _ in self.natives)
+            self._native_keys[id(obj)], self.natives[key] = key, (obj, copier)
+        return "native", self._native_keys[id(obj)]
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is np.ndarray and type(obj.base) is np.ndarray and obj.base.flags.c_contiguous:
+            base, place = obj.base, obj.__array_interface__["data"][0]
+            offset = place - base.__array_interface__["data"][0]
+            if not obj.dtype.hasobject and base.base is None and offset >= 0:
+                return _view, (base, obj.shape, obj.dtype, offset, obj.strides)  # it shares memory with the copy too
+        if type(obj).__module__.startswith("pygame") and type(obj).__name__ == "Surface":
+            return _reduced_surface(obj)
+        return super().reducer_override(obj)
+
+
+class _StateUnpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, present: _StatePickler, copied: list[Any], hooked: Any) -> None:
+        super().__init__(file)
+        self._present, self._all = present, [*copied, hooked]
+
+    def persistent_load(self, key: Any) -> Any:
+        kind, which = key
+        if kind == "layer":
+            return self._all[which]
+        if which not in self._present.natives and which[0] not in (*_KEPT, "Surface"):
+            raise ValueError(f"The environment has no {which[0]} (number {which[1]}) as the saved one had.")
+        native, _ = self._present.natives.get(which, (None, None))
+        return native
+
+
+def _view(base: Any, shape: Any, dtype: Any, offset: int, strides: Any) -> Any:
+    return np.ndarray(shape, dtype, buffer=base.reshape(-1).view(np.uint8), offset=offset, strides=strides)
+
+
+def _reduced_surface(surface: Any) -> Any:
+    import pygame
+
+    form: Any = "RGBA" if surface.get_flags() & pygame.SRCALPHA else "RGB"
+    return _surface, (pygame.image.tobytes(surface, form), surface.get_size(), form, surface.get_colorkey())
+
+
+def _surface(content: bytes, size: Any, form: Any, colorkey: Any) -> Any:
+    import pygame
+
+    surface = pygame.image.frombytes(content, size, form)
+    if colorkey is not None:
+        surface.set_colorkey(colorkey)
+    return surface
+
+
+# ---- simulators that pickle cannot copy -----------------------------------------------------------------------------
+
+
+def _save_ale(ale: Any) -> Any:
+    if ale.getFloat("repeat_action_probability") > 0:
+        raise TypeError(
+            "ALE does not save the action that sticky actions repeat. Make the environment with "
+            "repeat_action_probability=0, or wrap it in parallel_envs.ReplayableEnv."
+        )
+    return ale.cloneState(include_rng=True)
+
+
+def _save_mujoco_model(model: Any) -> bytes:
+    return hashlib.sha256(pickle.dumps(model)).digest()
+
+
+def _load_mujoco_model(model: Any, saved: bytes) -> None:
+    if _save_mujoco_model(model) != saved:
+        raise ValueError(
+            "The state belongs to another MuJoCo model (another XML, or other masses, sizes or positions), so the "
+            f"environment cannot go on from it. {_ADVICE}"
+        )
+
+
+def _load_mujoco_data(data: Any, saved: bytes) -> None:
+    import mujoco  # type: ignore[import-untyped]  # it ships no type information
+
+    source = pickle.loads(saved)
+    mujoco.mj_copyData(data, source.model, source)
+
+
+class _Copier(NamedTuple):
+    """Functions that save an object, and that load what was saved into another object of its type."""
+
+    save: Callable[[Any], Any]
+    load: Callable[[Any, Any], None]
+
+
+_COPIERS = {
+    ("ale_py", "ALEInterface"): _Copier(_save_ale, lambda ale, state: ale.restoreState(state)),
+    ("mujoco", "MjModel"): _Copier(_save_mujoco_model, _load_mujoco_model),
+    ("mujoco", "MjData"): _Copier(pickle.dumps, _load_mujoco_data),
+}
+"""By package and type."""
+
+_KEEPER = _Copier(lambda _: None, lambda *_: None)
+
+
+def _copier(obj: Any) -> _Copier | None:
+    """Return the copier of an object that is not pickled: a simulator, or a display, which stays as it is."""
+    kind = type(obj)
+    module, name = kind.__module__, kind.__name__
+    if name in _KEPT and (module.startswith("pygame") or "mujoco_rendering" in module):
+        return _KEEPER
+    if name == "Surface" and module.startswith("pygame"):
+        import pygame
+
+        return _KEEPER if pygame.display.get_init() and obj is pygame.display.get_surface() else None
+    return _COPIERS.get((module.partition(".")[0], name))
+
+
+# ---- replay ---------------------------------------------------------------------------------------------------------
+
+
+class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Wrapper that saves a deterministic environment by its history since the latest reset with a seed.
+
+    Use it where the attributes of an environment cannot be copied. Loading a state resets the environment with the seed
+    and takes all steps again; if the last observation differs from the recorded one, a RuntimeError is raised.
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        super().__init__(env)
+        self._history: list[tuple[str, Any]] = []
+        self._last: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self._history.clear()
+        self._history.append(("reset", (seed, cloudpickle.dumps(options))))
+        self._last, info = self.env.reset(seed=seed, options=options)
+        return self._last, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._history.append(("step", cloudpickle.dumps(action)))
+        self._last, *rest = self.env.step(action)
+        return self._last, *rest
+
+    def get_env_state(self) -> Any:
+        if not self._history or self._history[0][1][0] is None:
+            raise RuntimeError(
+                "ReplayableEnv has not been reset with a seed, so its history cannot be taken again. Call "
+                "envs.reset(seed=...) first."
+            )
+        return list(self._history), self._last
+
+    def set_env_state(self, state: Any) -> None:
+        history, last = state
+        self._history.clear()
+        for kind, given in history:
+            if kind == "step":
+                self.step(pickle.loads(given))
+            else:
+                self.reset(seed=given[0], options=pickle.loads(given[1]))
+        if pickle.dumps(self._last) != pickle.dumps(last):
+            raise RuntimeError("The environment is not deterministic: the replay has led to another observation.")
