@@ -518,6 +518,7 @@ class PoolSettings:
         context: The start method of worker processes. None: see `start_method`.
         threads: Threads of the numeric libraries in each worker process. None: no limit.
         affinity: The cores that each worker process may use.
+        environ: Environment variables of each worker process, beside those of this process.
         niceness: Added to the niceness of each worker process. Above 0 the process gives way to others.
         preload: Modules that every worker needs. They are imported once, before forking.
         name: Text before the number in a worker's name.
@@ -529,6 +530,7 @@ class PoolSettings:
     context: StartMethod | None = None
     threads: int | None = 1
     affinity: Sequence[Sequence[int]] | None = None
+    environ: Sequence[Mapping[str, str]] | None = None
     niceness: int = 0
     preload: tuple[str, ...] = ()
     name: str = "worker"

@@ -152,7 +152,7 @@ class ProcessPool(WorkerPool):
 
     def _start_worker(self, worker: int, timeout: float | None) -> WorkerProcess:
         """Start a worker process, watch it, and give it its meters."""
-        settings, affinity = self._settings, self._settings.affinity
+        settings, affinity, own = self._settings, self._settings.affinity, self._settings.environ
         try:
             cwd = os.getcwd()
         except FileNotFoundError:  # the folder has been removed
@@ -163,7 +163,7 @@ class ProcessPool(WorkerPool):
             threads=settings.threads,
             affinity=tuple(affinity[worker % len(affinity)]) if affinity is not None else None,
             niceness=settings.niceness,
-            environ={**os.environ, **thread_environment(settings.threads)},
+            environ={**os.environ, **thread_environment(settings.threads), **(own[worker] if own else {})},
             path=tuple(sys.path),
             argv=tuple(sys.argv),
             cwd=cwd,

@@ -38,6 +38,9 @@ Seed = int | Sequence[int | None] | None
 Options = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
 """Reset options: for all environments, or one for each."""
 
+WorkerEnv = Mapping[str, str] | Callable[[int], Mapping[str, str]] | None
+"""Environment variables of workers: for all, or a function of the number of a worker."""
+
 _MULTI_AGENT = "parallel_envs.multiagent.MultiAgentEnvManager"
 
 _PACKAGES = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "Foraging-": "lbforaging"}
@@ -168,6 +171,22 @@ def autoreset(mode: AutoresetMode | Autoreset) -> AutoresetMode:
         return mode
     choice("autoreset_mode", mode, words(Autoreset))
     return AutoresetMode(mode)
+
+
+def worker_environ(given: Any, num_workers: int, backend: str) -> list[dict[str, str]] | None:
+    """Return the environment variables of each worker. Raise for other values, and for workers without their own."""
+    if given is None:
+        return None
+    if backend in ("serial", "thread"):
+        raise ValueError(f"worker_env was given with backend={backend!r}, whose workers share this process.")
+    environ = []
+    for worker in range(num_workers):
+        own = given(worker) if callable(given) else given
+        if not isinstance(own, Mapping) or not all(isinstance(text, str) for item in own.items() for text in item):
+            source = f" returned {own!r} for worker {worker}, which" if callable(given) else f"={own!r}"
+            raise TypeError(f"worker_env{source} is not a dict of texts, such as {{'CUDA_VISIBLE_DEVICES': '0'}}.")
+        environ.append(dict(own))
+    return environ
 
 
 def modules(name: str, value: Any) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ from parallel_envs.seeding import SeedTree
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
 from parallel_envs.threads import NOT_HELD, CallGuard, one_thread
 from parallel_envs.vector import arguments
-from parallel_envs.vector.arguments import EnvFactory, EnvIds, Options, Seed, TaskLedger
+from parallel_envs.vector.arguments import EnvFactory, EnvIds, Options, Seed, TaskLedger, WorkerEnv
 from parallel_envs.vector.env_batch import EnvBatch
 from parallel_envs.vector.env_errors import env_error, env_names, unreadable_result
 from parallel_envs.vector.env_states import EnvState
@@ -89,6 +89,7 @@ class CommonOptions(TypedDict, total=False):
     backend: Backend
     autoreset_mode: AutoresetMode | Autoreset
     threads_per_worker: int | None
+    worker_env: WorkerEnv
     cpu_affinity: Sequence[int] | Sequence[Sequence[int]] | Literal["auto"] | None
     on_failure: OnFailure
     step_timeout: float | None
@@ -146,6 +147,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             batched space and the space for one.
         autoreset_mode: When an environment whose episode has ended is reset; see Gymnasium.
         threads_per_worker: Limit for the threads of numeric libraries in each worker process; None sets no limit.
+        worker_env: Environment variables of the worker processes: a dict for all, or a function of the number of the
+            worker, such as `lambda worker: {"CUDA_VISIBLE_DEVICES": str(worker % 2)}`. They are set before the
+            environments are made, but after the modules of `preload` have been imported. None changes nothing.
         cpu_affinity: Cores for the workers, given out in turn: `[0, 1]`, or sets of cores: `[[0, 1], [2, 3]]`. `"auto"`
             keeps each worker on one core if the workers fill all cores evenly and steps are short; None leaves the
             choice to the operating system.
@@ -193,6 +197,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         observation_mode: ObservationMode | Space[Any] | tuple[Space[Any], Space[Any]] = "same",
         autoreset_mode: AutoresetMode | Autoreset = AutoresetMode.NEXT_STEP,
         threads_per_worker: int | None = 1,
+        worker_env: WorkerEnv = None,
         cpu_affinity: Sequence[int] | Sequence[Sequence[int]] | Literal["auto"] | None = "auto",
         env_kwargs: Mapping[str, Any] | None = None,
         on_failure: OnFailure = "raise",
@@ -232,6 +237,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             backend=backend,
             context=context,
             threads=threads_per_worker,
+            environ=arguments.worker_environ(worker_env, self.num_workers, backend),
             affinity=None if self._settles else arguments.affinity(cpu_affinity),
             preload=("parallel_envs.vector.worker_envs", *modules),
             name="env worker",

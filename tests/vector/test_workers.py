@@ -40,6 +40,27 @@ def test_settings_of_processes_reach_them_and_envs_may_start_children(make_proce
     assert make_process([CountingEnv]).apply(lambda env: os.environ.get("OMP_NUM_THREADS")) == ["1"]
 
 
+@pytest.mark.parametrize("context", START_METHODS)
+def test_each_worker_has_its_own_variables_also_after_a_restart(make_process: Make, context: Any) -> None:
+    def variable(env: Any) -> str:
+        return os.environ["GPU"] + os.environ.get("HOME", "")
+
+    class SeesAtConstruction(CountingEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gpu = os.environ["GPU"]
+
+    home = os.environ.get("HOME", "")
+    own = {"worker_env": lambda worker: {"GPU": str(worker % 2)}, "context": context, "num_workers": 3}
+    envs = opened(make_process, [SeesAtConstruction] * 4, **own)
+    expected = [f"{gpu}{home}" for gpu in (0, 0, 1, 0)]
+    for _ in range(2):
+        assert envs.apply(variable) == expected
+        assert envs.get_attr("gpu") == ("0", "0", "1", "0")
+        envs.restart()
+    assert "GPU" not in os.environ
+
+
 def test_large_infos_arguments_and_results_come_whole(make_process: Make) -> None:
     class LargeEnv(CountingEnv):
         def step(self, action: Any) -> Any:
