@@ -141,7 +141,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             environments may always start children.
         num_envs: With an id: the number of environments to make.
         num_workers: The number of workers; each holds a contiguous slice of the environments. By default each
-            environment has a worker of its own.
+            environment has a worker of its own; with `backend="serial"` one place holds all.
         backend: `"process"`, `"thread"` or `"serial"` (in the caller: for debugging, and for very cheap environments).
         observation_mode: `"same"`, `"different"` (bounds may differ), a space for one environment, or a pair of the
             batched space and the space for one.
@@ -217,7 +217,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.env_fns, self.observation_mode = factories, observation_mode
         self.shared_memory, self.context, self.daemon = shared_memory, context, daemon
         self.num_envs = len(factories)
-        self.num_workers = self.num_envs if num_workers is None else num_workers
+        self.num_workers = (1 if backend == "serial" else self.num_envs) if num_workers is None else num_workers
         check_count("num_workers", self.num_workers, at_most=self.num_envs, what=f"the {self.num_envs} environments")
         self.on_failure = choice("on_failure", on_failure, words(OnFailure))
         self.step_timeout = optional_seconds("step_timeout", step_timeout)

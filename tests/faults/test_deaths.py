@@ -47,7 +47,7 @@ PATIENT: dict[str, Any] = {"step_timeout": 60.0, "reset_timeout": 60.0}
 
 def where(kind: str) -> dict[str, Any]:
     """Settings for workers of a kind: of a backend, or processes of a start method."""
-    return {"backend": kind} if kind in ("serial", "thread") else {"context": kind}
+    return {"backend": kind, "num_workers": 2} if kind in ("serial", "thread") else {"context": kind}
 
 
 def neighbours(fault: Fault, moment: Moment, folder: Path) -> list[Any]:

@@ -290,7 +290,10 @@ SOON: dict[str, Any] = {"step_timeout": 0.05, "reset_timeout": 0.05, "max_restar
 ANY_ERROR = (EnvError, WorkerDied, StepTimeout)
 GIVEN_UP: dict[str, tuple[str, dict[str, str], dict[str, Any], Any, tuple[str, ...]]] = {
     # in the first life, in later ones, settings, error, texts
-    **{f"fails, {one}": ("raise", {"step": "raise"}, {"backend": one}, EnvError, (SPENT,)) for one in BACKENDS},
+    **{
+        f"fails, {one}": ("raise", {"step": "raise"}, {"backend": one, "num_workers": 2}, EnvError, (SPENT,))
+        for one in BACKENDS
+    },
     "no reset": ("raise", {"reset": "raise"}, {}, EnvError, (IN_ITS_RESET,)),
     "dies": ("exit", {"step": "exit"}, {}, WorkerDied, ("exit code 3", SPENT)),
     "hangs": ("hang", {"step": "hang"}, {"step_timeout": 0.05}, StepTimeout, ("in arrive", SPENT)),

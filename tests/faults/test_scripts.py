@@ -180,7 +180,7 @@ def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 def test_only_start_and_stop_are_logged(make: Make, caplog: pytest.LogCaptureFixture, backend: str) -> None:
     caplog.set_level(logging.INFO, "parallel_envs")
-    envs = make([ScriptedEnv] * 2, backend=backend)
+    envs = make([ScriptedEnv] * 2, num_workers=2, backend=backend)
     pids = [row["pid"] for row in envs.stats()]
     reset(envs)
     before = len(caplog.records)

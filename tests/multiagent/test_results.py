@@ -357,7 +357,7 @@ def test_agents_states_pictures_and_figures_are_those_of_each_environment(make: 
 def test_a_manager_tells_what_it_is_and_after_its_end_every_use_is_refused_by_its_name(
     make: Make, backend: str
 ) -> None:
-    envs = make([scripted(together(9))] * 2)
+    envs = make([scripted(together(9))] * 2, num_workers=2)
     inner = f"ParallelEnvManager(num_envs=2, num_workers=2, backend={backend!r}, state='idle')"
     assert repr(envs) == f"MultiAgentEnvManager(2 agents, {inner})"
     assert repr(make([scripted(possible_agents=None)])).startswith("MultiAgentEnvManager(0 agents so far, ")
