@@ -1,8 +1,9 @@
 """Save an env between two steps, and go on from there later: in the same env, or in another one.
 
 `save_env` copies the attributes of an env and its wrappers, with their random generators. Simulators that Python cannot
-copy (ALE, MuJoCo) are copied by their own functions. An env or wrapper that has `get_env_state()` and
-`set_env_state(state)` saves itself, with everything that it wraps. `ReplayableEnv` has both methods.
+copy (ALE, MuJoCo) are copied by their own functions. Where that is not possible, an env or wrapper that has
+`get_env_state()` and `set_env_state(state)` saves itself, with everything that it wraps. (The methods of this name in
+Meta-World leave out a part of the simulator, so copying comes first.) `ReplayableEnv` has both methods.
 """
 
 from __future__ import annotations
@@ -72,7 +73,18 @@ def layer_names(env: Any) -> tuple[str, ...]:
 
 def save_env(env: AnyEnv) -> tuple[Literal["copy", "hooks"], bytes]:
     """Return the way in which an env was saved, and its content."""
-    copied, hooked = _split(env)
+    found = layers(env)
+    try:
+        return "copy", _saved(found, None)
+    except TypeError:
+        for place, layer in enumerate(found):
+            if all(callable(getattr(type(layer), hook, None)) for hook in _HOOKS):
+                return "hooks", _saved(found[:place], layer)
+        raise
+
+
+def _saved(copied: list[Any], hooked: Any) -> bytes:
+    """Return the attributes of some layers, and the state of the layer (or None) that saves all that it wraps."""
     pickler = _StatePickler(copied, hooked)
     hook_state = None if hooked is None else hooked.get_env_state()
     try:
@@ -80,16 +92,17 @@ def save_env(env: AnyEnv) -> tuple[Literal["copy", "hooks"], bytes]:
     except Exception as error:
         raise TypeError(f"{_uncopied(copied, hooked, hook_state)} cannot be saved ({error}). {_ADVICE}") from error
     natives = {key: copier.save(native) for key, (native, copier) in pickler.natives.items()}
-    content = pickle.dumps((pickler.file.getvalue(), natives), protocol=pickle.HIGHEST_PROTOCOL)
-    return "copy" if hooked is None else "hooks", zlib.compress(content, 1)
+    content = pickle.dumps((len(copied), pickler.file.getvalue(), natives), protocol=pickle.HIGHEST_PROTOCOL)
+    return zlib.compress(content, 1)
 
 
 def load_env(env: AnyEnv, content: bytes) -> None:
     """Give an env the state that `save_env` took from it or from another env with the same layers."""
-    copied, hooked = _split(env)
+    count, pickled, natives = pickle.loads(zlib.decompress(content))
+    found = layers(env)
+    copied, hooked = found[:count], found[count] if count < len(found) else None
     present = _StatePickler(copied, hooked)
     present.dump([vars(layer) for layer in copied])  # finds the simulators of this env, in the same order
-    pickled, natives = pickle.loads(zlib.decompress(content))
     attributes, hook_state = _StateUnpickler(io.BytesIO(pickled), present, copied, hooked).load()
     for key, value in sorted(natives.items(), key=lambda item: item[0][0] != "MjModel"):  # which may refuse
         if key in present.natives:
@@ -106,15 +119,6 @@ _ADVICE = (
     "Give the environment the methods get_env_state() and set_env_state(state), wrap it in ReplayableEnv, or give "
     "functions of your own: get_state(save=...) and set_state(states, load=...)."
 )
-
-
-def _split(env: Any) -> tuple[list[Any], Any]:
-    """Return the layers whose attributes are copied, and the one that saves itself and all that it wraps (or None)."""
-    found = layers(env)
-    for place, layer in enumerate(found):
-        if all(callable(getattr(type(layer), hook, None)) for hook in _HOOKS):
-            return found[:place], layer
-    return found, None
 
 
 def _uncopied(copied: list[Any], hooked: Any, hook_state: Any) -> str:
@@ -232,7 +236,15 @@ def _load_mujoco_data(data: Any, saved: bytes) -> None:
     import mujoco  # type: ignore[import-untyped]  # it ships no type information
 
     source = pickle.loads(saved)
-    mujoco.mj_copyData(data, source.model, source)
+    if hasattr(mujoco, "mj_copyData"):
+        mujoco.mj_copyData(data, source.model, source)
+        return
+    # MuJoCo before 3.4: contacts and constraint forces, whose number changes, are computed anew by every step
+    for name in dir(source):
+        value, own = getattr(source, name), getattr(data, name)
+        if isinstance(value, np.ndarray) and value.shape == own.shape:
+            own[...] = value
+    data.time = source.time
 
 
 class _Copier(NamedTuple):

@@ -773,10 +773,10 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         A state contains the environment with its wrappers, its random generators, the latest observation, its task and
         the number of its episode. Generators of whole modules (`random`, `numpy.random`) are not part of it.
 
-        Attributes are copied, and the simulators of ALE and MuJoCo by their own functions. An environment or wrapper
-        with `get_env_state()` and `set_env_state(state)` saves itself by these. Where neither works, a TypeError (the
-        cause of an `EnvError`) names the attribute: wrap the environment in `parallel_envs.ReplayableEnv`, or give a
-        function of the environment as `save`.
+        Attributes are copied, and the simulators of ALE and MuJoCo by their own functions. If that is not possible, an
+        environment or wrapper with `get_env_state()` and `set_env_state(state)` saves itself by these. Where neither
+        works, a TypeError (the cause of an `EnvError`) names the attribute: wrap the environment in
+        `parallel_envs.ReplayableEnv`, or give a function of the environment as `save`.
         """
         optional_wait(timeout)
         self._become_idle("get_state")

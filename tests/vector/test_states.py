@@ -208,7 +208,7 @@ def test_bad_states_are_refused_and_change_nothing(make: Make) -> None:
 
 
 def test_a_history_that_does_not_repeat_is_an_error(make_process: Make) -> None:
-    class Random(CountingEnv):
+    class Random(LockedEnv):
         def observed(self) -> Any:
             return np.array([np.random.default_rng().integers(1000), self.elapsed])
 
