@@ -452,9 +452,10 @@ class MultiAgentEnvManager(ClosedAtExit):
         return AgentRows(self, agents, autoreset_mode)
 
     def single_env(self, env_id: int) -> Any:
-        from parallel_envs.multiagent.views import SingleEnv
+        """Return one environment as a PettingZoo `ParallelEnv`, or as an `AECEnv` if its agents take turns."""
+        from parallel_envs.multiagent.views import SingleEnv, SingleTurnEnv
 
-        return SingleEnv(self, env_id)
+        return SingleTurnEnv(self, env_id) if self.turns == "sequential" else SingleEnv(self, env_id)
 
     def _use_autoreset_mode(self, mode: AutoresetMode) -> None:
         """Set the mode for a view. After a reset it cannot change: an environment may wait for the reset it implies."""

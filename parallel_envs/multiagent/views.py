@@ -1,4 +1,7 @@
-"""Views of a `MultiAgentEnvManager`: agents as rows of one vector env (`AgentRows`), and one env (`SingleEnv`)."""
+"""Views of a `MultiAgentEnvManager`: agents as rows of one vector env (`AgentRows`), and one env.
+
+One env is a `SingleEnv` (a `ParallelEnv`), or a `SingleTurnEnv` (an `AECEnv`) if its agents take turns.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
-from pettingzoo import ParallelEnv
+from pettingzoo import AECEnv, ParallelEnv
 
 from parallel_envs.choices import Autoreset
 from parallel_envs.multiagent.agent_arrays import FINAL_INFO, FINAL_OBS, FINAL_REWARD, info_of, row_of
@@ -362,3 +365,78 @@ class SingleEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo
         if name.startswith("_") or name == "possible_agents":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self._envs.envs._look_up(name, self._env)
+
+
+class SingleTurnEnv(AECEnv[Any, Any, Any]):  # type: ignore[misc]  # as SingleEnv
+    """Environment `env_id` of a manager with `turns="sequential"` as an `AECEnv`, for libraries that play turn by turn.
+
+    Each reset and step is one call of the worker, which returns the new state of the game and the observation of the
+    next agent. It is the manager's environment, not a copy: before the manager itself steps it again, it must be reset
+    there. An error of the environment is an `EnvError`, a dead worker `WorkerDied`: calls are not repeated after a
+    restart.
+    """
+
+    def __init__(self, envs: MultiAgentEnvManager, env_id: int) -> None:
+        self._view = SingleEnv(envs, env_id)
+        self._envs, self._env = envs, env_id
+        self.metadata, self.render_mode = envs.metadata, envs.render_mode
+        self.observation_space, self.action_space = self._view.observation_space, self._view.action_space
+        self.agents: list[Any] = []
+        if not envs.is_open:
+            self.possible_agents = list(envs.possible_agents)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        self._play(_reset_game, {"seed": seed, "options": options})
+
+    def step(self, action: Any) -> None:
+        self._play(_take_turn, action)
+
+    def _play(self, function: Any, argument: Any) -> None:
+        seconds = self._envs.envs.reset_timeout if function is _reset_game else self._envs.envs.step_timeout
+        (game,) = self._envs.apply(function, argument, env_ids=self._env, timeout=seconds)
+        self._seen = game.pop("observation")
+        self.__dict__.update(game)
+
+    def observe(self, agent: Any) -> Any:
+        if self.agents and agent == self.agent_selection:
+            return self._seen
+        (observation,) = self._envs.apply(_observe, agent, env_ids=self._env)
+        return observation
+
+    def state(self) -> Any:
+        return self._view.state()
+
+    def render(self) -> Any:
+        return self._view.render()
+
+    def close(self) -> None:
+        """Do nothing: the environment belongs to its manager."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name in ("possible_agents", *_GAME):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self._envs.envs._look_up(name, self._env)
+
+
+_GAME = ("agents", "agent_selection", "rewards", "terminations", "truncations", "infos", "_cumulative_rewards")
+"""Attributes of an AEC env that change with each turn."""
+
+
+def _reset_game(env: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    env.reset(**{name: value for name, value in arguments.items() if value is not None})
+    return _game_of(env)
+
+
+def _take_turn(env: Any, action: Any) -> dict[str, Any]:
+    env.step(action)
+    return _game_of(env)
+
+
+def _observe(env: Any, agent: Any) -> Any:
+    return env.observe(agent)
+
+
+def _game_of(env: Any) -> dict[str, Any]:
+    """Return the attributes of a game, and the observation of the agent whose turn it is."""
+    game = {name: getattr(env, name) for name in _GAME}
+    return {**game, "observation": env.observe(env.agent_selection) if env.agents else None}

@@ -177,23 +177,60 @@ def test_scripted_agents_turn_by_turn(make: Make, possible_agents: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_last_words_of_a_game_also_behind_pettingzoos_interface(make_serial: Make, mode: str) -> None:
+def test_last_words_of_a_game(make_serial: Make, mode: str) -> None:
     make_env = aec_maker("pettingzoo.classic.tictactoe_v3")
-    envs, others = (make_serial([make_env], turns="sequential", autoreset_mode=mode) for _ in range(2))
-    single = others.single_env(0)
+    envs = make_serial([make_env], turns="sequential", autoreset_mode=mode)
     envs.reset(seed=0)
-    seen, _ = single.reset(seed=0)
     for move in (0, 3, 1, 4, 2):  # the first player takes a column
         (agent,) = (agent for agent in envs.present if envs.present[agent].any())
-        assert set(seen) == {agent}
         *_, infos = envs.step({agent: np.array([move])})
-        seen, rewards, terminations, _, _ = single.step({agent: move})
     assert infos["player_1"]["final_reward"].tolist() == [1.0]
     assert infos["player_2"]["final_reward"].tolist() == [-1.0]
     assert infos["player_1"]["final_obs"]["observation"].sum() == 5
-    assert rewards == {"player_1": 1.0, "player_2": -1.0}
-    assert terminations == {"player_1": True, "player_2": True}
-    assert single.agents == []
+
+
+# ---- one env as an AECEnv ---------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # of PettingZoo's own test
+@pytest.mark.parametrize("game", CLASSIC)
+def test_one_env_passes_pettingzoos_test_of_aec_envs(make: Make, game: str) -> None:
+    from pettingzoo.test import api_test  # late: it warns of much that is not ours
+
+    envs = make([aec_maker(f"pettingzoo.classic.{game}")] * 2, turns="sequential", num_workers=1)
+    api_test(envs.single_env(1), num_cycles=20)
+
+
+@of_both_kinds
+def test_one_env_is_the_plain_game(make: Make, possible_agents: Any) -> None:
+    make_env = partial(scripted_aec, possible_agents=possible_agents)
+    plain, single = make_env(), make([make_env] * 2, turns="sequential").single_env(1)
+    for episode in range(2):
+        for env in (plain, single):
+            env.reset(seed=episode)
+        for agent in plain.agent_iter(60):
+            assert single.agent_selection == agent
+            assert_same_batch(single.last(), plain.last())
+            assert_same_batch(single.rewards, plain.rewards)
+            other = plain.agents[-1]
+            assert_same_batch(single.observe(other), plain.observe(other))
+            _, _, terminated, truncated, _ = plain.last()
+            action = None if terminated or truncated else plain.action_space(agent).sample()
+            for env in (plain, single):
+                env.step(action)
+        assert single.agents == plain.agents == []
+
+
+def test_errors_of_one_env_are_told(make: Make) -> None:
+    single = make([aec_maker("pettingzoo.classic.tictactoe_v3")], turns="sequential").single_env(0)
+    single.reset(seed=0)
+    with pytest.raises(EnvError, match="Env 0 raised"):
+        single.step("nowhere")
+    single.reset(seed=0)
+    single.step(4)
+    assert single.agent_selection == "player_2"
+    with pytest.raises(IndexError):
+        single._envs.single_env(3)
 
 
 # ---- all at once ---------------------------------------------------------------------------------
