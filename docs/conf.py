@@ -15,13 +15,15 @@ sys.path.insert(0, str(DOCS))  # `extension` is a module beside this file
 os.environ["NO_COLOR"] = "1"  # pages show the help of commands
 logging.getLogger("parallel_envs").setLevel(logging.WARNING)  # not every start of a worker
 
+from inventories import PROJECTS  # noqa: E402  # a module beside this file
+
 project = "parallel_envs"
 author = "The parallel_envs authors"
 copyright = "2026, the parallel_envs authors"  # noqa: A001  # the name that Sphinx reads
 version = release = "0.1.0"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-extensions += ["sphinx_design", "sphinx_gallery.gen_gallery", "extension"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx"]
+extensions += ["sphinx_copybutton", "sphinx_design", "sphinx_gallery.gen_gallery", "extension"]
 root_doc = "index"
 exclude_patterns = ["tutorials"]
 html_theme = "furo"
@@ -36,6 +38,10 @@ myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # pages that are included begin with a heading of their own
 copybutton_exclude = ".linenos, .gp, .go"
+
+# ---- other projects: what we link to is in files, so no network is needed --------------------------------------------
+
+intersphinx_mapping = {name: (url, f"inventories/{name}.inv") for name, url in PROJECTS.items()}
 
 # ---- docstrings ------------------------------------------------------------------------------------------------------
 
