@@ -30,6 +30,7 @@ html_theme = "furo"
 html_title = "parallel_envs"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(DOCS / "scorer.js")
 html_theme_options = {"sidebar_hide_name": False, "navigation_with_keys": True}
 
 # ---- pages -----------------------------------------------------------------------------------------------------------
@@ -37,6 +38,7 @@ html_theme_options = {"sidebar_hide_name": False, "navigation_with_keys": True}
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # pages that are included begin with a heading of their own
+highlight_language = "none"  # blocks without a language are output
 copybutton_exclude = ".linenos, .gp, .go"
 
 # ---- other projects: what we link to is in files, so no network is needed --------------------------------------------

@@ -35,7 +35,7 @@ def _converted(lines: list[str]) -> Iterator[str]:
             in_section, in_code = bool(SECTIONS.match(line)), False
         if not in_section and not in_code and line.startswith("    ") and not before.strip() and number:
             in_code = True
-            yield from ("::", "")
+            yield from (".. code-block:: default", "")
         if in_code:
             yield line
         else:
