@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import os
 import re
 import shlex
@@ -16,6 +18,7 @@ import typer
 import typer.core
 import typer.main
 
+import parallel_envs
 from parallel_envs.cli import app
 
 ROOT = Path(__file__).parents[2]
@@ -105,6 +108,39 @@ def test_commands_have_the_options_that_a_page_shows(page: str) -> None:
 def test_every_python_block_is_python(page: str) -> None:
     for code in re.findall(r"^```python\n(.*?)^```$", PAGES[page], re.DOTALL | re.MULTILINE):
         compile(code, page, "exec")
+
+
+MEANT_BY = {
+    "envs": (parallel_envs.ParallelEnvManager, parallel_envs.MultiAgentEnvManager),
+    "manager": (parallel_envs.EnvStateManager, parallel_envs.ParallelEnvManager),
+    "policy": (parallel_envs.WrappedMultiAgentPolicy,),
+}
+"""What the names that pages use in their text stand for."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_calls_in_the_text_have_the_names_of_the_code(page: str) -> None:
+    """`envs.recv(min_envs=4)` in a table: the method exists, and so does the argument."""
+    text = re.sub(r"^```.*?^```$", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
+    for code in set(re.findall(r"`([^`\n]+)`", text)):
+        try:
+            calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+        except SyntaxError:
+            continue
+        for call in calls:
+            called: list[Any] = []
+            match call.func:
+                case ast.Name(id=name) if name in parallel_envs.__all__ and name[0].isupper():
+                    called = [getattr(parallel_envs, name)]
+                case ast.Attribute(value=ast.Name(id=name), attr=method) if name in MEANT_BY:
+                    called = [getattr(kind, method) for kind in MEANT_BY[name] if hasattr(kind, method)]
+                    assert called, code
+            known = [inspect.signature(one).parameters for one in called]
+            given = {keyword.arg for keyword in call.keywords} - {None}
+            fits = [
+                own for own in known if given <= set(own) or any(one.kind is one.VAR_KEYWORD for one in own.values())
+            ]
+            assert fits or not known, code
 
 
 @pytest.mark.parametrize("page", PAGES)
