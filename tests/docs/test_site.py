@@ -21,3 +21,10 @@ def test_the_api_pages_have_every_public_name(package: str) -> None:
     module = importlib.import_module(f"parallel_envs{package}")
     missing = [name for name in module.__all__ if not re.search(rf"\b{name}\b", API)]
     assert set(missing) <= SELF_EXPLAINING
+
+
+@pytest.mark.parametrize("project", ["gymnasium", "numpy", "torch"])
+def test_the_inventories_are_those_that_the_script_writes(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    inventories = importlib.import_module("inventories")
+    assert (ROOT / f"docs/inventories/{project}.inv").read_bytes() == inventories.inventory(project)
