@@ -15,19 +15,22 @@ sys.path.insert(0, str(DOCS))  # `extension` is a module beside this file
 os.environ["NO_COLOR"] = "1"  # pages show the help of commands
 logging.getLogger("parallel_envs").setLevel(logging.WARNING)  # not every start of a worker
 
+from inventories import PROJECTS  # noqa: E402  # a module beside this file
+
 project = "parallel_envs"
 author = "The parallel_envs authors"
 copyright = "2026, the parallel_envs authors"  # noqa: A001  # the name that Sphinx reads
 version = release = "0.1.0"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-extensions += ["sphinx_design", "sphinx_gallery.gen_gallery", "extension"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx"]
+extensions += ["sphinx_copybutton", "sphinx_design", "sphinx_gallery.gen_gallery", "extension"]
 root_doc = "index"
 exclude_patterns = ["tutorials"]
 html_theme = "furo"
 html_title = "parallel_envs"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(DOCS / "scorer.js")
 html_theme_options = {"sidebar_hide_name": False, "navigation_with_keys": True}
 
 # ---- pages -----------------------------------------------------------------------------------------------------------
@@ -35,7 +38,12 @@ html_theme_options = {"sidebar_hide_name": False, "navigation_with_keys": True}
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # pages that are included begin with a heading of their own
+highlight_language = "none"  # blocks without a language are output
 copybutton_exclude = ".linenos, .gp, .go"
+
+# ---- other projects: what we link to is in files, so no network is needed --------------------------------------------
+
+intersphinx_mapping = {name: (url, f"inventories/{name}.inv") for name, url in PROJECTS.items()}
 
 # ---- docstrings ------------------------------------------------------------------------------------------------------
 

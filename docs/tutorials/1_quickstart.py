@@ -5,6 +5,8 @@ Step many environments at once
 A manager replaces ``gymnasium.vector.AsyncVectorEnv``: the same calls, the same arrays.
 """
 
+# sphinx_gallery_thumbnail_path = '_static/diagrams/processes.svg'
+
 import numpy as np
 
 from parallel_envs import ParallelEnvManager

@@ -1,9 +1,11 @@
 """
-Crash, and go on
-================
+Crash and restart
+=================
 
 Environments raise, hang and kill their processes. Here one does, and the run goes on.
 """
+
+# sphinx_gallery_thumbnail_path = '_static/diagrams/restart.svg'
 
 import os
 import signal

@@ -1,9 +1,11 @@
 """
-Many agents
-===========
+PettingZoo: many agents
+=======================
 
 PettingZoo environments in workers: dicts by agent, with one row per environment.
 """
+
+# sphinx_gallery_thumbnail_path = '_static/diagrams/agents.svg'
 
 import numpy as np
 

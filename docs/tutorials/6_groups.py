@@ -5,6 +5,8 @@ Groups for language models
 Groups of environments that begin alike. A script stands in the place of a language model.
 """
 
+# sphinx_gallery_thumbnail_path = '_static/diagrams/groups.svg'
+
 from parallel_envs import EnvStateManager
 
 config = {

@@ -76,7 +76,7 @@ def _cell(value: float | str | None) -> str:
 # ---- the picture ----------------------------------------------------------------------------------------------------
 
 _WIDTH, _HEIGHT = 640, 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 36, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 36, 36, 44
 _FONT = 'font-family="sans-serif" font-size="12"'
 
 

@@ -56,6 +56,7 @@ TASKS = {
     "climbing_hysteretic_dqn": Task("Climbing game, hysteretic DQN (each agent)", 275.0),
     "penalty_ppo": Task("Penalty game, k = 0, independent PPO (each agent)", 250.0),
     "cartpole": Task("CartPole-v1, PPO", 475.0),
+    "pendulum": Task("Pendulum-v1, SAC", -200.0),
     "simple_speaker_listener": Task("simple_speaker_listener_v4, independent PPO (each agent)", -7.5),
     "simple_spread": Task("simple_spread_v3, independent PPO (sum of three agents)", -35.0, is_sum=True),
     "foraging": Task("Foraging-8x8-2p-2f-coop-v3, independent DQN (sum of two agents)", 0.95, is_sum=True),
