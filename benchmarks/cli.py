@@ -36,6 +36,7 @@ from benchmarks.train import train
 from benchmarks.zoo import ZOO_PEERS, ZooPlan, measure_zoo, resolve_zoo
 from parallel_envs.bench.cli import (
     BackendName,
+    BenchCommand,
     BenchGroup,
     Context,
     Env,
@@ -57,15 +58,12 @@ from parallel_envs.bench.runners import Ours
 from parallel_envs.bench.step import StepPlan, measure_step
 from parallel_envs.checks import hint
 from parallel_envs.choices import StartMethod
+from parallel_envs.terminal import CommandLine
 
 _REDRAW_SECONDS = 0.25
 
-app = typer.Typer(
-    cls=BenchGroup,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Measure parallel_envs beside other libraries on this machine.",
-    pretty_exceptions_enable=False,
+app = CommandLine(
+    cls=BenchGroup, command_class=BenchCommand, help="Measure parallel_envs beside other libraries on this machine."
 )
 
 Peers = Annotated[str, typer.Option(help="gymnasium,sb3,tianshou,torchrl or some of them; all; none.")]

@@ -7,9 +7,7 @@ findings(machine, num_workers)        judgements from the facts alone
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
-import json
 import os
 import platform
 import time
@@ -23,7 +21,7 @@ import typer
 
 from parallel_envs import __version__
 from parallel_envs.choices import StartMethod
-from parallel_envs.cli.outputs import ExitCode, console
+from parallel_envs.cli.outputs import AsJson, ExitCode, console, json_text
 
 _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[bold red]problem[/]"}
 
@@ -31,23 +29,31 @@ _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[bold red
 def doctor(
     workers: Annotated[
         int | None,
-        typer.Option("--workers", "-w", min=1, help="The number of workers that you want. Default: one for each core."),
+        typer.Option(
+            "--workers",
+            "-w",
+            min=1,
+            metavar="N",
+            help="The number of workers that you want. Default: one for each core.",
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print facts and findings as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Look at this machine: what would go wrong with worker processes here, and what to set.
 
     Starts a few workers by each start method. Exit code 1 if something would go wrong.
 
-    Example: parallel-envs doctor --workers 64
+    Examples:
+      parallel-envs doctor
+      parallel-envs doctor --workers 64
+      parallel-envs doctor --json > machine.json
     """
     from parallel_envs.engine import START_METHODS
 
     machine = look(START_METHODS)
     found = findings(machine, workers or machine.usable_cores)
     if as_json:
-        document = {"findings": list(map(dataclasses.asdict, found)), "machine": dataclasses.asdict(machine)}
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(json_text({"findings": found, "machine": machine}))
     else:
         _show(machine, found)
     if any(finding.level == "problem" for finding in found):
