@@ -10,7 +10,6 @@ too.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from parallel_envs.choices import FixedBackend, StartMethod
 from parallel_envs.errors import MissingExtra
 from parallel_envs.extras import explained
 from parallel_envs.files import write_text
+from parallel_envs.progress import shown
 from parallel_envs.terminal import (
     Command,
     CommandLine,
@@ -218,17 +218,12 @@ def measuring(*errors: type[Exception]) -> Iterator[Tell]:
         cores = machines.available_cores()
         typer.echo(f"Other programs keep {busy:.1f} of {cores} cores busy: parallel figures suffer most.", err=True)
     try:
-        yield show_progress
+        with shown(transient=True) as display:
+            display.begin()
+            yield lambda text: display.show(more=text)
     except expected as error:
-        show_progress("")
         typer.echo(str(error), err=True)
         raise typer.Exit(ExitCode.REFUSED) from None
-
-
-def show_progress(text: str) -> None:
-    """Overwrite the line on the terminal. There is no spinner: its thread would run beside the measurement."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def deliver(found: Report, path: Path | None, *, good: bool) -> None:
@@ -236,7 +231,6 @@ def deliver(found: Report, path: Path | None, *, good: bool) -> None:
 
     If `path` is `-`, the report is printed as JSON, and nothing else.
     """
-    show_progress("")
     if path == _STDOUT:
         typer.echo(found.json())
     else:

@@ -11,7 +11,7 @@ import errno
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +22,7 @@ import typer
 from parallel_envs import __version__
 from parallel_envs.choices import StartMethod
 from parallel_envs.cli.outputs import AsJson, ExitCode, console, json_text
+from parallel_envs.progress import shown
 
 _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[bold red]problem[/]"}
 
@@ -50,7 +51,9 @@ def doctor(
     """
     from parallel_envs.engine import START_METHODS
 
-    machine = look(START_METHODS)
+    with shown(transient=True) as display:
+        display.begin()
+        machine = look(START_METHODS, lambda method: display.show(more=f"Starting workers by {method} ..."))
     found = findings(machine, workers or machine.usable_cores)
     if as_json:
         typer.echo(json_text({"findings": found, "machine": machine}))
@@ -130,8 +133,8 @@ class Machine:
     versions: Mapping[str, str | None]
 
 
-def look(start_methods: tuple[StartMethod, ...]) -> Machine:
-    """Return the facts of this machine. Starts workers by each of these methods."""
+def look(start_methods: tuple[StartMethod, ...], tell: Callable[[str], None] = lambda method: None) -> Machine:
+    """Return the facts of this machine. Starts workers by each of these methods, after calling `tell` with it."""
     from parallel_envs.engine import SharedBlock, cores_here
 
     def soft_and_hard(name: str) -> list[int | None]:
@@ -159,6 +162,10 @@ def look(start_methods: tuple[StartMethod, ...]) -> Machine:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = None
+    trials: dict[str, StartTrial] = {}
+    for method in start_methods:
+        tell(method)
+        trials[method] = try_start_method(method)
     descriptors, most_descriptors = soft_and_hard("RLIMIT_NOFILE")
     return Machine(
         system=platform.system(),
@@ -174,7 +181,7 @@ def look(start_methods: tuple[StartMethod, ...]) -> Machine:
         user_processes=None if os.geteuid() == 0 else soft_and_hard("RLIMIT_NPROC")[0],
         shared_memory_error=shared_memory_error,
         watches_processes=watches,
-        trials={method: try_start_method(method) for method in start_methods},
+        trials=trials,
         versions=versions,
     )
 

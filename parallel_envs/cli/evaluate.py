@@ -189,6 +189,7 @@ def evaluate(
     ] = None,
     trust: Annotated[Words, Option("--trust", metavar="MODULE", rich_help_panel=RARE, help=_TRUST)] = None,
     fail_below: Annotated[Words, Option(metavar="METRIC=VALUE", help=_FAIL)] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the figures of the table as one JSON document.")] = False,
 ) -> None:
     """Play missions with policies, and show how well they did. The numbers are the same for any number of jobs.
@@ -249,7 +250,7 @@ def evaluate(
             # Proportions imply --versus; else the file to resume decides.
             share = versus or proportions is not None or any(one.proportion != 1 for one in candidates)
             share = share or (earlier is not None and earlier.settings.get("versus") is not False)
-            if len(names) > 1:
+            if len(names) > 1 and not quiet:
                 typer.echo(
                     f"The {len(names)} policies share the agents of each episode: their rows are mixed."
                     if share
@@ -280,6 +281,7 @@ def evaluate(
             result, stopped = _play(
                 outputs,
                 as_json or values["format"] != "table",
+                quiet,
                 missions=missions,
                 policies=candidates,
                 num_agents=values["cogs"],
@@ -342,9 +344,9 @@ def _candidates(values: Mapping[str, Any], earlier: EvaluationResult | None) -> 
     return [dataclasses.replace(one, proportion=own) for one, own in zip(found, proportions, strict=True)]
 
 
-def _play(outputs: Outputs, is_for_programs: bool, **arguments: Any) -> tuple[EvaluationResult, bool]:
+def _play(outputs: Outputs, is_for_programs: bool, quiet: bool, **arguments: Any) -> tuple[EvaluationResult, bool]:
     """Return the result, and whether an episode failed with --strict or the file could not be written."""
-    from parallel_envs.cli.episode_display import shown
+    from parallel_envs.cli.episode_display import shown_episodes
     from parallel_envs.errors import EpisodeFailed
     from parallel_envs.evaluation import NotSaved
     from parallel_envs.evaluation import evaluate as play
@@ -353,7 +355,7 @@ def _play(outputs: Outputs, is_for_programs: bool, **arguments: Any) -> tuple[Ev
     def show_in_a_line(message: Warning | str, *where: Any, **more: Any) -> None:
         typer.echo(str(message), err=True)
 
-    with shown() as progress, stdout_kept_clean(wanted=is_for_programs), warnings.catch_warnings():
+    with shown_episodes(quiet=quiet) as progress, stdout_kept_clean(wanted=is_for_programs), warnings.catch_warnings():
         warnings.simplefilter("always", PolicyNeverPlays)
         warnings.showwarning = show_in_a_line
         # The command prints this text below the result.

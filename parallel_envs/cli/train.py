@@ -46,6 +46,7 @@ def train(
             "that file.",
         ),
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train independent learners as a settings file says. The results are in the run's folder.
@@ -90,7 +91,10 @@ def train(
     failed = plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=ExitCode.WENT_WRONG)
     try:
         with plain_errors(*mistakes), failed, stdout_kept_clean(wanted=as_json):
-            folder = begin(config, overrides) if resume is None else go_on(resume, config, overrides, trust=modules)
+            if resume is None:
+                folder = begin(config, overrides, quiet=quiet)
+            else:
+                folder = go_on(resume, config, overrides, trust=modules, quiet=quiet)
     except (EnvError, WorkerDied, WorkerTimeout) as error:
         # The remote traceback and output are printed. Our own frames add nothing.
         cause, texts = error.__cause__, [str(error), *getattr(error, "__notes__", ())]

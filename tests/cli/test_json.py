@@ -113,7 +113,7 @@ def test_the_layers_of_an_environment() -> None:
 
 
 def test_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["parallel_envs.cli.doctor"], "look", lambda methods: FINE)
+    monkeypatch.setattr(sys.modules["parallel_envs.cli.doctor"], "look", lambda methods, tell: FINE)
     found = document("doctor", "--json")
     assert found["machine"]["cores"] == FINE.cores
     check_documented("doctor", found.keys(), found["findings"][0].keys())

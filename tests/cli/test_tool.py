@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from parallel_envs import cli
 from parallel_envs.bench import cli as bench
-from parallel_envs.cli.episode_display import shown
+from parallel_envs.cli.episode_display import shown_episodes
 from parallel_envs.evaluation import EpisodeRecord, Failure
 from parallel_envs.terminal import examples_in
 
@@ -176,7 +176,7 @@ def written(num_missions: int, num_episodes: int, *, is_terminal: bool) -> str:
     now, text = 0.0, io.StringIO()
     console = Console(file=text, force_terminal=is_terminal, width=110, color_system=None)
     work = [(f"mission {mission:02d}", number) for mission in range(num_missions) for number in range(num_episodes)]
-    with shown(console, lambda: now) as progress:
+    with shown_episodes(console, lambda: now) as progress:
         progress.begin(work, [])
         for place, (mission, episode) in enumerate(work):
             now += 1.0
@@ -184,25 +184,30 @@ def written(num_missions: int, num_episodes: int, *, is_terminal: bool) -> str:
     return text.getvalue()
 
 
-def test_lines_come_now_and_then_and_at_the_end_and_what_was_complete_before_is_no_speed() -> None:
-    assert written(1, 24, is_terminal=False).splitlines() == [
-        "10 of 24 episodes (42%), 1 episodes/s, 14 s left, 2 failed",
-        "20 of 24 episodes (83%), 1 episodes/s, 4 s left, 5 failed",
-        "24 of 24 episodes (100%), 1 episodes/s, 0 s left, 6 failed",
+def test_lines_come_each_minute_and_at_the_end_and_what_was_complete_before_is_no_speed() -> None:
+    assert written(1, 128, is_terminal=False).splitlines() == [
+        "60 of 128 episodes (46%), 1 episodes/s, 1 min 08 s left, 15 failed",
+        "120 of 128 episodes (93%), 1 episodes/s, 8 s left, 30 failed",
+        "128 of 128 episodes (100%), 1 episodes/s, 0 s left, 32 failed",
     ]
     now, text = 0.0, io.StringIO()
-    with shown(Console(file=text, width=110), lambda: now) as progress:
+    with shown_episodes(Console(file=text, width=110), lambda: now) as progress:
         now = 100.0
         progress.begin([("m", number) for number in range(10)], [record("m", 0), record("m", 1, failure=BROKEN)])
-        now = 114.0
+        now = 170.0
         progress.note(record("m", 2))
-    assert text.getvalue() == "3 of 10 episodes (30%), 0.0714 episodes/s, 1 min 38 s left, 1 failed\n"
+    assert text.getvalue() == "3 of 10 episodes (30%), 0.0143 episodes/s, 8 min 10 s left, 1 failed\n"
 
 
 @pytest.mark.parametrize(
     ("num_missions", "num_episodes", "there", "not_there"),
     [
-        (2, 4, ["mission 00", "4/4 1 failed", "episodes/s, 4 s left, 1 failed", "8/8 1 episodes/s, 0 s"], "mission 02"),
+        (
+            2,
+            4,
+            ["mission 00", "4/4 1 failed", "episodes/s, 4 s left, 1 failed", "8/8", "1 episodes/s, 0 s"],
+            "mission 02",
+        ),
         (1, 2, ["2/2"], "mission 00"),  # one mission has one bar
         (30, 1, ["mission 15", "30/30"], "mission 16"),  # more than fit a screen have bars for some
     ],
