@@ -26,6 +26,7 @@ from parallel_envs.bench.measure import MeasurementFailed, Pace, Quartiles, Tell
 from parallel_envs.bench.runners import Ours
 from parallel_envs.bench.step import Row, StepPlan, Trial, advise, measure_step, try_settings
 from parallel_envs.choices import FixedBackend, StartMethod
+from parallel_envs.engine import num_cores
 from parallel_envs.errors import MissingExtra
 from parallel_envs.extras import explained
 from parallel_envs.files import write_text
@@ -167,7 +168,7 @@ def suggest(
         before = machines.busy_cores()
         trials = try_settings(choice, num_envs, pace, tell)
     load = max((busy for busy in (before, machines.busy_cores()) if busy is not None), default=None)
-    found = advise(trials, busy_cores=load, num_cores=machines.available_cores())
+    found = advise(trials, busy_cores=load, num_cores=num_cores())
     code, best = None, None
     lines = f"{found.verdict}: {found.why}"
     if found.setting is not None:
@@ -215,7 +216,7 @@ def measuring(*errors: type[Exception]) -> Iterator[Tell]:
     expected: tuple[type[Exception], ...] = (UnknownEnv, MeasurementFailed, *errors)
     busy = machines.busy_cores()
     if busy is not None and busy > _BUSY_CORES:
-        cores = machines.available_cores()
+        cores = num_cores()
         typer.echo(f"Other programs keep {busy:.1f} of {cores} cores busy: parallel figures suffer most.", err=True)
     try:
         with shown(transient=True) as display:

@@ -135,7 +135,7 @@ class Machine:
 
 def look(start_methods: tuple[StartMethod, ...], tell: Callable[[str], None] = lambda method: None) -> Machine:
     """Return the facts of this machine. Starts workers by each of these methods, after calling `tell` with it."""
-    from parallel_envs.engine import SharedBlock, cores_here
+    from parallel_envs.engine import SharedBlock, num_cores
 
     def soft_and_hard(name: str) -> list[int | None]:
         try:
@@ -172,7 +172,7 @@ def look(start_methods: tuple[StartMethod, ...], tell: Callable[[str], None] = l
         release=platform.release(),
         python=platform.python_version(),
         cores=os.cpu_count() or 1,
-        usable_cores=len(cores_here()) or os.cpu_count() or 1,
+        usable_cores=num_cores(),
         limits=limits(),
         memory_available_bytes=_kilobytes(Path("/proc/meminfo"), "MemAvailable:"),
         descriptors=descriptors,

@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.logging import RichHandler
 
-from parallel_envs.engine.interrupts import Interrupts
+from parallel_envs.engine.interrupts import InterruptedSafely, Interrupts
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.learners.agent import configs_by_name
 from parallel_envs.learners.checkpoint import BadCheckpoint, folder_names, load_checkpoint
@@ -229,10 +229,6 @@ def go_on(
 # ---- training ---------------------------------------------------------------------------------------------------
 
 
-class _InterruptedSafely(KeyboardInterrupt):
-    """Ctrl-C between two steps, when everything is complete."""
-
-
 class _Training:
     """Training of one run: the loop, and its metrics, checkpoints and texts."""
 
@@ -263,7 +259,7 @@ class _Training:
                     self._train_to_checkpoint()
                 self._show(last=True)
         # The display has ended, so texts stand below its last frame.
-        except _InterruptedSafely:
+        except InterruptedSafely:
             say(self.console, f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: {run.resume_command()}")
             self._show_outcome("ctrl-c")
             raise
@@ -309,26 +305,17 @@ class _Training:
                 self._show()
 
         with Interrupts() as interrupts:
-
-            @contextlib.contextmanager
-            def interruptible() -> Iterator[None]:
-                try:
-                    with interrupts.let_through():
-                        yield
-                except KeyboardInterrupt as strike:
-                    raise _InterruptedSafely from strike
-
-            loop.while_waiting = interruptible
+            loop.while_waiting = interrupts.let_through
             try:
                 while learners.steps < mark or (
                     learners.steps < mark + max(every, longest) and any(store.num_steps > 0 for store in stores)
                 ):
                     add(loop.advance())
-                    with interruptible():
+                    with interrupts.let_through():
                         pass  # everything is complete here
                 add(loop.settle())
                 self._save(is_last=learners.steps >= total)
-            except _InterruptedSafely:
+            except InterruptedSafely:
                 loop.stop()
                 self._save(is_last=True)
                 raise
