@@ -6,15 +6,10 @@ Exit codes: 0 the measurement is done, 1 it is done and the result is bad, 2 the
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from benchmarks import report
 from benchmarks.evaluations import eval_command
@@ -36,6 +31,7 @@ from benchmarks.train import train
 from benchmarks.zoo import ZOO_PEERS, ZooPlan, measure_zoo, resolve_zoo
 from parallel_envs.bench.cli import (
     BackendName,
+    BenchCommand,
     BenchGroup,
     Context,
     Env,
@@ -47,25 +43,20 @@ from parallel_envs.bench.cli import (
     checked_pace,
     deliver,
     measuring,
-    show_progress,
     step_report,
     title_of,
 )
 from parallel_envs.bench.envs import resolve
-from parallel_envs.bench.measure import Pace, Tell
+from parallel_envs.bench.measure import Pace
 from parallel_envs.bench.runners import Ours
 from parallel_envs.bench.step import StepPlan, measure_step
 from parallel_envs.checks import hint
 from parallel_envs.choices import StartMethod
+from parallel_envs.progress import shown
+from parallel_envs.terminal import CommandLine
 
-_REDRAW_SECONDS = 0.25
-
-app = typer.Typer(
-    cls=BenchGroup,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Measure parallel_envs beside other libraries on this machine.",
-    pretty_exceptions_enable=False,
+app = CommandLine(
+    cls=BenchGroup, command_class=BenchCommand, help="Measure parallel_envs beside other libraries on this machine."
 )
 
 Peers = Annotated[str, typer.Option(help="gymnasium,sb3,tianshou,torchrl or some of them; all; none.")]
@@ -260,7 +251,6 @@ def bars(
         raise typer.BadParameter(f"no bar has {only!r} in it. `python -m benchmarks bars` prints the name of each bar.")
     with measuring(UnknownPeer, StraceMissing) as tell:
         for verdict in judge(chosen, Pace(seconds=seconds, rounds=rounds), tell):
-            show_progress("")
             typer.echo(report.verdict_line(verdict), err=True)
             verdicts.append(verdict)
     none_missed = all(verdict.outcome != "FAIL" for verdict in verdicts)
@@ -287,25 +277,13 @@ def soak(
     if crowd.num_workers > num_envs:
         typer.echo(f"{num_workers} workers cannot share {num_envs} environments. Give fewer workers.", err=True)
         raise typer.Exit(2)
-    with _live_line() as show:
-        tally = run_soak(crowd, minutes * 60, seed, faults_per_minute, lambda tally: show(tally.line(minutes * 60)))
+    with shown(transient=True) as display:
+        tally = run_soak(
+            crowd,
+            minutes * 60,
+            seed,
+            faults_per_minute,
+            lambda tally: display.show(more=tally.line(minutes * 60)),
+        )
     settings = {"minutes": minutes, "seed": seed, "faults_per_minute": faults_per_minute, **dataclasses.asdict(crowd)}
     deliver(report.soak_report(tally, settings), json, good=tally.good)
-
-
-@contextmanager
-def _live_line() -> Iterator[Tell]:
-    """Yield a function that shows a line in place of the previous one, a few times a second."""
-    shown_at = 0.0
-
-    def show(text: str) -> None:
-        nonlocal shown_at
-        if time.monotonic() - shown_at > _REDRAW_SECONDS:
-            shown_at = time.monotonic()
-            live.update(Text(text), refresh=True)
-
-    console = Console(stderr=True)
-    with Live(
-        console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
-    ) as live:
-        yield show if console.is_terminal else lambda text: None

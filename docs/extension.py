@@ -66,7 +66,7 @@ class SettingsTable(SphinxDirective):
 
 
 class CommandHelp(SphinxDirective):
-    """The help of a command of `parallel-envs`, as the terminal shows it: `{command-help} train`."""
+    """The whole help of a command of `parallel-envs`, as the terminal shows it: `{command-help} train`."""
 
     optional_arguments = 3
 
@@ -75,7 +75,7 @@ class CommandHelp(SphinxDirective):
 
         from parallel_envs.cli import app
 
-        shown = CliRunner().invoke(app, [*self.arguments, "--help"], env={"COLUMNS": "100"}, terminal_width=100)
+        shown = CliRunner().invoke(app, [*self.arguments, "--help-all"], env={"COLUMNS": "100"}, terminal_width=100)
         return [nodes.literal_block(shown.output, shown.output, language="text")]
 
 

@@ -195,10 +195,16 @@ def right_setting(word: str, known: Collection[str], elsewhere: Mapping[str, str
     return f"Did you mean {elsewhere[str(close)]}?" if is_elsewhere else advice(word, known)
 
 
-def explain(mistake: Mapping[str, Any], right: Callable[[str], str], where: str = "") -> str:
+def explain(
+    mistake: Mapping[str, Any],
+    right: Callable[[str], str],
+    where: str = "",
+    written: Callable[[str, str], str] = lambda name, word: "",
+) -> str:
     """Return a mistake that pydantic found in the block `where` as a sentence or two.
 
-    `right` returns advice for the path of an unknown setting: see `right_setting`.
+    `right` returns advice for the path of an unknown setting: see `right_setting`. `written` returns how a word at the
+    path of a block is to be written, such as `algorithm.name=ppo` for `algorithm: ppo`; empty if nothing is meant.
     """
     text, value, kind = mistake["msg"].removeprefix("Value error, "), mistake["input"], mistake["type"]
     name = ".".join([*([where] if where else []), *map(str, mistake["loc"])])
@@ -213,8 +219,10 @@ def explain(mistake: Mapping[str, Any], right: Callable[[str], str], where: str 
         meant = hint(value, re.findall(r"'(\w+)'", mistake["ctx"]["expected"]))
     elif kind == "tuple_type":
         meant = " Give a list, such as [64, 256]."
-    elif kind == "dict_type" and isinstance(value, str):
-        meant = f" Did you mean `{name}.name={value}`?"
+    elif kind in ("dict_type", "model_type"):
+        text = "Input should be a block of settings"
+        close = written(name, value) if isinstance(value, str) else ""
+        meant = f" Did you mean `{close}`?" if close else ""
     return f"`{name}: {value!r}`: {text}.{meant}"
 
 

@@ -10,8 +10,13 @@ paths and of different root seeds are independent: seeds 0 and 1 share no stream
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import random
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,3 +85,37 @@ def _key(name: int | str) -> tuple[int, ...]:
     if not 0 <= name < _MOST_NUMBER:
         raise ValueError(f"{name} cannot name a stream. Numbers in a seed path go from 0 to {_MOST_NUMBER - 1}.")
     return 0, int(name)
+
+
+# ---- the generators of the process ----------------------------------------------------------------------------------
+
+
+class GlobalStates(NamedTuple):
+    """States of the global generators of Python, NumPy and torch. `torch` is None if it is not kept, or not loaded."""
+
+    python: Any
+    numpy: Any
+    torch: Any = None
+
+    @classmethod
+    def now(cls, *, with_torch: bool = False) -> GlobalStates:
+        """Return the states as they are."""
+        torch = sys.modules.get("torch") if with_torch else None
+        return cls(random.getstate(), np.random.get_state(), None if torch is None else torch.get_rng_state())
+
+    def restore(self) -> None:
+        """Set the generators to these states."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        if self.torch is not None:
+            sys.modules["torch"].set_rng_state(self.torch)
+
+
+@contextlib.contextmanager
+def global_states_kept(*, with_torch: bool = False) -> Iterator[None]:
+    """Restore the global generators at the end of the context."""
+    before = GlobalStates.now(with_torch=with_torch)
+    try:
+        yield
+    finally:
+        before.restore()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallel_envs import SeedTree, env_seeds
+from parallel_envs.seeding import GlobalStates, global_states_kept
 
 MANY = 3000
 
@@ -111,3 +114,23 @@ def test_bad_seeds_and_names_are_refused() -> None:
     for call, error, text in REFUSED:
         with pytest.raises(error, match=text):
             call()
+
+
+def test_global_generators_are_restored_after_an_error_and_at_will() -> None:
+    torch = pytest.importorskip("torch")
+
+    def drawn() -> tuple[float, float, float]:
+        return random.random(), float(np.random.random()), float(torch.rand(()))
+
+    kept = GlobalStates.now(with_torch=True)
+    first = drawn()
+    kept.restore()
+    with contextlib.suppress(ValueError), global_states_kept(with_torch=True):
+        assert drawn() == first
+        raise ValueError
+    with global_states_kept():
+        assert drawn() == first
+    again = drawn()
+    assert again[:2] == first[:2]
+    assert again[2] != first[2]  # torch's was not kept
+    assert GlobalStates.now().torch is None

@@ -150,8 +150,11 @@ def test_the_doctor_fits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @NARROW
 def test_the_last_panel_of_a_training_run_fits(columns: int) -> None:
-    from parallel_envs.learners.progress import Progress, panel
+    from parallel_envs.learners.progress import returns_told
+    from parallel_envs.progress import Bar, frame
 
     returns: dict[Hashable, float] = {f"an_agent_with_a_long_name_{number}": -1234.5678 for number in range(20)}
-    progress = Progress(10**6, 1000, returns, {"collect": 3.0, "act": 1.0, "update": 2.0}, loop="lag 1 " * 20)
-    check_fits(printed(panel(progress, "told " * 30, 10**7), columns), columns)
+    lines = ["told " * 30, returns_told(returns), "lag 1 " * 20]
+    check_fits(printed(frame([Bar(10**6, 10**7)], lines), columns), columns)
+    bars = [Bar(number, 10**6, f"mission {number}", f"{number}/{10**6} 3 failed") for number in range(16)]
+    check_fits(printed(frame(bars, lines), columns), columns)

@@ -10,8 +10,6 @@ too.
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,12 +26,36 @@ from parallel_envs.bench.measure import MeasurementFailed, Pace, Quartiles, Tell
 from parallel_envs.bench.runners import Ours
 from parallel_envs.bench.step import Row, StepPlan, Trial, advise, measure_step, try_settings
 from parallel_envs.choices import FixedBackend, StartMethod
+from parallel_envs.engine import num_cores
 from parallel_envs.errors import MissingExtra
 from parallel_envs.extras import explained
-from parallel_envs.terminal import FittingTable, SuggestingGroup, stdout_console
+from parallel_envs.files import write_text
+from parallel_envs.progress import shown
+from parallel_envs.terminal import (
+    Command,
+    CommandLine,
+    ExitCode,
+    FittingTable,
+    SuggestingGroup,
+    json_text,
+    stdout_console,
+)
 
 _FILE_WIDTH = 132
 _BUSY_CORES = 0.2  # cores that other programs may use before a warning is shown
+_STDOUT = Path("-")
+
+
+class BenchCommand(Command):
+    """Command that reads `--json` without a file as `--json -`, which is stdout."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        after = [*args[1:], "--"]
+        given = [
+            f"--json={_STDOUT}" if word == "--json" and following.startswith("--") else word
+            for word, following in zip(args, after, strict=False)
+        ]
+        return super().parse_args(ctx, given)
 
 
 class BenchGroup(SuggestingGroup):
@@ -45,25 +67,35 @@ class BenchGroup(SuggestingGroup):
                 return super().invoke(ctx)
         except MissingExtra as error:
             typer.echo(str(error), err=True)
-            raise typer.Exit(2) from None
+            raise typer.Exit(ExitCode.REFUSED) from None
 
 
-app = typer.Typer(
+app = CommandLine(
     cls=BenchGroup,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Measure vector environments side by side on this machine.",
-    pretty_exceptions_enable=False,
+    command_class=BenchCommand,
+    help="""Measure vector environments side by side on this machine.
+
+    Examples:
+      parallel-envs bench suggest CartPole-v1
+      parallel-envs bench step --env CartPole-v1 --num-envs 32 --num-workers 2
+      parallel-envs bench machine
+    """,
 )
 
 ENV_HELP = "A Gymnasium id, spin:MICROSECONDS, package.module:factory, or ./file.py:Class."
-Env = Annotated[str, typer.Option("--env", help=ENV_HELP)]
-NumEnvs = Annotated[int, typer.Option(min=1, help="Number of environments.")]
-NumWorkers = Annotated[int | None, typer.Option(min=1, help="Number of workers; one per environment if not given.")]
-BackendName = Annotated[FixedBackend, typer.Option(help="Backend of ParallelEnvManager.")]
-Context = Annotated[StartMethod | None, typer.Option(help="Start method of the workers.")]
-Seconds = Annotated[float, typer.Option(min=0.001, help="Length of one slice.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Number of slices for each runner.")]
+Env = Annotated[str, typer.Option("--env", metavar="ENV", help=ENV_HELP)]
+NumEnvs = Annotated[int, typer.Option(min=1, metavar="N", help="Number of environments.")]
+NumWorkers = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Number of workers; one per environment if not given.")
+]
+BackendName = Annotated[
+    FixedBackend, typer.Option(metavar="NAME", help="Backend of ParallelEnvManager: process, thread or serial.")
+]
+Context = Annotated[
+    StartMethod | None, typer.Option(metavar="NAME", help="Start method of the workers: forkserver, spawn or fork.")
+]
+Seconds = Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Length of one slice.")]
+Rounds = Annotated[int, typer.Option(min=1, metavar="N", help="Number of slices for each runner.")]
 
 
 def _writable(path: Path | None) -> Path | None:
@@ -72,7 +104,15 @@ def _writable(path: Path | None) -> Path | None:
     return path
 
 
-Json = Annotated[Path | None, typer.Option("--json", callback=_writable, help="Also write the results to this file.")]
+Json = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="[FILE]",
+        callback=_writable,
+        help="Print one JSON document instead of a table, or write it to this file, too.",
+    ),
+]
 
 
 @app.command()
@@ -86,7 +126,13 @@ def step(
     rounds: Rounds = 9,
     json: Json = None,
 ) -> None:
-    """Measure environment steps per second: ParallelEnvManager beside the plain in-process loop, in turns."""
+    """Measure environment steps per second: ParallelEnvManager beside the plain in-process loop, in turns.
+
+    Examples:
+      parallel-envs bench step
+      parallel-envs bench step --env spin:200 --num-envs 16 --num-workers 4
+      parallel-envs bench step --env CartPole-v1 --backend thread --json step.json
+    """
     pace = checked_pace(num_envs, num_workers, seconds, rounds)
     with measuring() as tell:
         plan = StepPlan(
@@ -99,7 +145,7 @@ def step(
 
 @app.command()
 def suggest(
-    env: Annotated[str, typer.Argument(help=ENV_HELP)],
+    env: Annotated[str, typer.Argument(metavar="ENV", help=ENV_HELP)],
     num_envs: NumEnvs = 8,
     seconds: Seconds = 0.3,
     rounds: Rounds = 7,
@@ -110,6 +156,11 @@ def suggest(
     "too close to tell": the intervals (quartiles over the rounds) of the fastest settings overlap; the simplest of
     these settings is named. "machine busy": other programs, or rounds that differ too much, make the figures worthless;
     no setting is named, and the exit code is 1.
+
+    Examples:
+      parallel-envs bench suggest CartPole-v1
+      parallel-envs bench suggest CartPole-v1 --num-envs 64 --rounds 15
+      parallel-envs bench suggest CartPole-v1 --json > settings.json
     """
     pace = Pace(seconds=seconds, rounds=rounds)
     with measuring() as tell:
@@ -117,7 +168,7 @@ def suggest(
         before = machines.busy_cores()
         trials = try_settings(choice, num_envs, pace, tell)
     load = max((busy for busy in (before, machines.busy_cores()) if busy is not None), default=None)
-    found = advise(trials, busy_cores=load, num_cores=machines.available_cores())
+    found = advise(trials, busy_cores=load, num_cores=num_cores())
     code, best = None, None
     lines = f"{found.verdict}: {found.why}"
     if found.setting is not None:
@@ -133,7 +184,13 @@ def suggest(
 
 @app.command()
 def machine(seconds: Seconds = 0.3, rounds: Rounds = 7, json: Json = None) -> None:
-    """Measure this machine: cores that work at once, the cost of a worker, and the step time that makes it worth it."""
+    """Measure this machine: cores that work at once, the cost of a worker, and the step time that makes it worth it.
+
+    Examples:
+      parallel-envs bench machine
+      parallel-envs bench machine --rounds 15
+      parallel-envs bench machine --json machine.json
+    """
     with measuring() as tell:
         rows = machines.measure_machine(Pace(seconds=seconds, rounds=rounds), tell)
     table = results_table("this machine", "", "measured", "quartiles", "meaning")
@@ -159,32 +216,32 @@ def measuring(*errors: type[Exception]) -> Iterator[Tell]:
     expected: tuple[type[Exception], ...] = (UnknownEnv, MeasurementFailed, *errors)
     busy = machines.busy_cores()
     if busy is not None and busy > _BUSY_CORES:
-        cores = machines.available_cores()
+        cores = num_cores()
         typer.echo(f"Other programs keep {busy:.1f} of {cores} cores busy: parallel figures suffer most.", err=True)
     try:
-        yield show_progress
+        with shown(transient=True) as display:
+            display.begin()
+            yield lambda text: display.show(more=text)
     except expected as error:
-        show_progress("")
         typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
-
-
-def show_progress(text: str) -> None:
-    """Overwrite the line on the terminal. There is no spinner: its thread would run beside the measurement."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        raise typer.Exit(ExitCode.REFUSED) from None
 
 
 def deliver(found: Report, path: Path | None, *, good: bool) -> None:
-    """Print the report, in full width unless stdout is a terminal; write it to `path`; exit with 1 if not `good`."""
-    show_progress("")
-    stdout_console(_FILE_WIDTH).print(found.table)
-    for note in found.notes:
-        typer.echo(note)
-    if path is not None:
+    """Print the report, in full width unless stdout is a terminal; write it to `path`; exit with 1 if not `good`.
+
+    If `path` is `-`, the report is printed as JSON, and nothing else.
+    """
+    if path == _STDOUT:
+        typer.echo(found.json())
+    else:
+        stdout_console(_FILE_WIDTH).print(found.table)
+        for note in found.notes:
+            typer.echo(note)
+    if path not in (None, _STDOUT):
         found.write(path)
     if not good:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.WENT_WRONG)
 
 
 def title_of(env: str, num_envs: int, pace: Pace) -> str:
@@ -209,9 +266,13 @@ class Report:
     notes: Sequence[str] = ()
 
     def write(self, path: Path) -> None:
+        write_text(path, self.json() + "\n")
+
+    def json(self) -> str:
+        """Return the document of the report (see the module's docstring)."""
         facts = {"schema": SCHEMA, "command": self.command, "machine": machines.facts()}
         content = {**facts, "settings": dict(self.settings), "rows": [dict(row) for row in self.rows]}
-        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        return json_text(content)
 
 
 def step_report(rows: Sequence[Row], settings: Mapping[str, object], title: str) -> Report:

@@ -20,7 +20,7 @@ from pathlib import Path
 from parallel_envs.bench.envs import resolve
 from parallel_envs.bench.measure import MeasurementFailed, Pace, Quartiles, Tell, run_in_turns, spread
 from parallel_envs.bench.runners import InProcess, Ours, Runner, make_workload
-from parallel_envs.engine import cores_here
+from parallel_envs.engine import num_cores
 
 _STAT = Path("/proc/stat")
 _BUSY_ENV = "spin:1000"
@@ -43,7 +43,7 @@ class MachineRow:
 
 def measure_machine(pace: Pace, tell: Tell = lambda text: None) -> tuple[MachineRow, ...]:
     """Measure the three figures of the module docstring. Raise `MeasurementFailed` if a runner fails."""
-    cores = available_cores()
+    cores = num_cores()
     several = max(2, cores)
     busy = make_workload(resolve(_BUSY_ENV), several)
     empty, one = make_workload(resolve(_EMPTY_ENV), several), make_workload(resolve(_EMPTY_ENV), 1)
@@ -87,18 +87,13 @@ def facts() -> dict[str, object]:
         except metadata.PackageNotFoundError:
             continue
     return {
-        "cores": available_cores(),
+        "cores": num_cores(),
         "busy_cores_beside": busy_cores(),
         "processor": platform.machine(),
         "system": platform.system(),
         "python": platform.python_version(),
         "versions": versions,
     }
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(cores_here()) or os.cpu_count() or 1
 
 
 def busy_cores(seconds: float = 0.2) -> float | None:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from parallel_envs.bench.envs import EnvChoice
-from parallel_envs.bench.machine import available_cores
 from parallel_envs.bench.measure import (
     Pace,
     Quartiles,
@@ -33,6 +32,7 @@ from parallel_envs.bench.measure import (
 )
 from parallel_envs.bench.runners import InProcess, Ours, Runner, Workload, make_workload
 from parallel_envs.choices import FixedBackend, StartMethod
+from parallel_envs.engine import num_cores
 
 _AGAIN = "No setting is advised: measure again when the machine is quiet, or with longer --seconds."
 _AS_GOOD = 0.97  # share of the best rate from which a simpler setting is the better advice
@@ -157,7 +157,7 @@ def settings_to_try(num_envs: int, num_cores: int) -> tuple[Setting, ...]:
 def try_settings(env: EnvChoice, num_envs: int, pace: Pace, tell: Tell = lambda text: None) -> tuple[Trial, ...]:
     """Measure every setting in turns; return one trial per setting."""
     workload = make_workload(env, num_envs)
-    settings = settings_to_try(num_envs, available_cores())
+    settings = settings_to_try(num_envs, num_cores())
     series = run_in_turns({each.name: each.runner(workload) for each in settings}, pace, tell)
     base = series[InProcess.name]
     trials = []

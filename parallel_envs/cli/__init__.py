@@ -18,28 +18,25 @@ from parallel_envs.cli.evaluate import EvalCommand, evaluate
 from parallel_envs.cli.report import report
 from parallel_envs.cli.tasks import tasks
 from parallel_envs.cli.train import train
-from parallel_envs.terminal import SuggestingGroup
+from parallel_envs.terminal import CommandLine
 
 __all__ = ["EvalCommand", "app", "bench", "compare", "doctor", "evaluate", "main", "report", "tasks", "train"]
 
-app = typer.Typer(
+app = CommandLine(
     name="parallel-envs",
-    cls=SuggestingGroup,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Many environments and many agents at once.",
-    epilog="Each command has examples: parallel-envs COMMAND --help. Exit codes: 0 done, 1 it went wrong, 2 it cannot "
-    "be done as asked.",
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
+    help="""Many environments and many agents at once.
+
+    Examples:
+      parallel-envs train env=CartPole-v1 total_steps=20000 folder=runs/cartpole
+      parallel-envs eval --mission CartPole-v1 --policy runs/cartpole
+      parallel-envs train --help
+    """,
+    epilog="Exit codes: 0 done, 1 it went wrong, 2 it cannot be done as asked, 130 ended by Ctrl-C.",
 )
 
 
 def bench(context: typer.Context) -> None:
-    """Measure speed, and find the best settings for an environment on this machine.
-
-    Example: parallel-envs bench suggest CartPole-v1
-    """
+    """Measure speed, and find the best settings for an environment on this machine."""
     from parallel_envs.bench.cli import app as bench_app
 
     bench_app(context.args or ["--help"], prog_name="parallel-envs bench")

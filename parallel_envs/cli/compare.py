@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parallel_envs.cli.outputs import console, plain_errors
+from parallel_envs.cli.outputs import AsJson, console, json_text, plain_errors
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import EvaluationResult
@@ -20,23 +20,27 @@ def compare(
     second: Annotated[
         Path | None, typer.Argument(metavar="SECOND.json", help="A file with the same missions and seed.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two evaluations, episode by episode, or the policies of one evaluation.
 
     An episode that both played from the same seed is a pair: the difference is first minus second, `better` counts
     pairs that the first has won, and `p` is how often such a difference arises by chance. Of one evaluation: the
     first policy and each other, if each played on its own; if they shared the agents (--versus), the returns of each
-    policy beside each other, and Elo ratings from who did better than whom.
+    policy beside each other, and Elo ratings.
 
-    Example: parallel-envs compare careful.json careless.json
+    Examples:
+      parallel-envs compare results.json
+      parallel-envs compare results.json --json
+      parallel-envs compare trained.json random.json
     """
     from parallel_envs.evaluation import EvaluationResult
-    from parallel_envs.evaluation.comparison import cross_play, elo_ratings, pairings_of, policies_alone
+    from parallel_envs.evaluation.comparison import Comparison, cross_play, elo_ratings, pairings_of, policies_alone
     from parallel_envs.evaluation.statistics import comparable_missions
     from parallel_envs.evaluation.tables import comparison_table, cross_play_table
 
     with plain_errors(ValueError):
-        one, tables = EvaluationResult.from_json(first), []
+        one, found, met_in = EvaluationResult.from_json(first), list[tuple[str, str, str, Comparison]](), []
         if second is not None:
             other = EvaluationResult.from_json(second)
             for file, result in ((first, one), (second, other)):
@@ -45,21 +49,27 @@ def compare(
                         f"{file} has several policies, each on its own: {', '.join(map(repr, names))}. Give that file "
                         "alone to compare them."
                     )
-            tables = [comparison_table(_comparisons(one, other))]
+            found = [(str(first), str(second), *row) for row in _comparisons(one, other).items()]
         elif len(policies := policies_alone(one)) > 1:
-            rows: dict[str, Comparison] = {}
             for policy in policies[1:]:
-                found = _comparisons(one, one, policies[0], policy)
-                rows |= {f"{policies[0]} - {policy}: {name}": comparison for name, comparison in found.items()}
-            tables = [comparison_table(rows)]
+                found += [(policies[0], policy, *row) for row in _comparisons(one, one, policies[0], policy).items()]
         elif all(pairing.first == pairing.second for pairing in pairings_of(one)):
             raise ValueError("No two policies met in this evaluation. Give a second file, or evaluate with --versus.")
         else:  # separately for each environment, because returns have no common mean
             for group in comparable_missions(one):
                 episodes = tuple(record for record in one.episodes if record.mission in group)
                 if met := pairings_of(dataclasses.replace(one, episodes=episodes)):
-                    tables.append(cross_play_table(cross_play(met), elo_ratings(met)))
-    for table in tables:
+                    met_in.append((group, cross_play(met), elo_ratings(met)))
+    if as_json:
+        cross = [{"missions": group, **dataclasses.asdict(table), "ratings": elo} for group, table, elo in met_in]
+        pairs = [
+            {"first": ours, "second": theirs, "mission": mission, **dataclasses.asdict(figures)}
+            for ours, theirs, mission, figures in found
+        ]
+        typer.echo(json_text({"comparisons": pairs, "cross_play": cross}))
+        return
+    rows = {mission if second else f"{ours} - {theirs}: {mission}": figures for ours, theirs, mission, figures in found}
+    for table in [comparison_table(rows)] if rows else [cross_play_table(table, elo) for _, table, elo in met_in]:
         console().print(table)
 
 

@@ -7,13 +7,11 @@ findings(machine, num_workers)        judgements from the facts alone
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
-import json
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -23,7 +21,8 @@ import typer
 
 from parallel_envs import __version__
 from parallel_envs.choices import StartMethod
-from parallel_envs.cli.outputs import ExitCode, console
+from parallel_envs.cli.outputs import AsJson, ExitCode, console, json_text
+from parallel_envs.progress import shown
 
 _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[bold red]problem[/]"}
 
@@ -31,23 +30,33 @@ _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[bold red
 def doctor(
     workers: Annotated[
         int | None,
-        typer.Option("--workers", "-w", min=1, help="The number of workers that you want. Default: one for each core."),
+        typer.Option(
+            "--workers",
+            "-w",
+            min=1,
+            metavar="N",
+            help="The number of workers that you want. Default: one for each core.",
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print facts and findings as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Look at this machine: what would go wrong with worker processes here, and what to set.
 
     Starts a few workers by each start method. Exit code 1 if something would go wrong.
 
-    Example: parallel-envs doctor --workers 64
+    Examples:
+      parallel-envs doctor
+      parallel-envs doctor --workers 64
+      parallel-envs doctor --json > machine.json
     """
     from parallel_envs.engine import START_METHODS
 
-    machine = look(START_METHODS)
+    with shown(transient=True) as display:
+        display.begin()
+        machine = look(START_METHODS, lambda method: display.show(more=f"Starting workers by {method} ..."))
     found = findings(machine, workers or machine.usable_cores)
     if as_json:
-        document = {"findings": list(map(dataclasses.asdict, found)), "machine": dataclasses.asdict(machine)}
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(json_text({"findings": found, "machine": machine}))
     else:
         _show(machine, found)
     if any(finding.level == "problem" for finding in found):
@@ -124,9 +133,9 @@ class Machine:
     versions: Mapping[str, str | None]
 
 
-def look(start_methods: tuple[StartMethod, ...]) -> Machine:
-    """Return the facts of this machine. Starts workers by each of these methods."""
-    from parallel_envs.engine import SharedBlock, cores_here
+def look(start_methods: tuple[StartMethod, ...], tell: Callable[[str], None] = lambda method: None) -> Machine:
+    """Return the facts of this machine. Starts workers by each of these methods, after calling `tell` with it."""
+    from parallel_envs.engine import SharedBlock, num_cores
 
     def soft_and_hard(name: str) -> list[int | None]:
         try:
@@ -153,13 +162,17 @@ def look(start_methods: tuple[StartMethod, ...]) -> Machine:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = None
+    trials: dict[str, StartTrial] = {}
+    for method in start_methods:
+        tell(method)
+        trials[method] = try_start_method(method)
     descriptors, most_descriptors = soft_and_hard("RLIMIT_NOFILE")
     return Machine(
         system=platform.system(),
         release=platform.release(),
         python=platform.python_version(),
         cores=os.cpu_count() or 1,
-        usable_cores=len(cores_here()) or os.cpu_count() or 1,
+        usable_cores=num_cores(),
         limits=limits(),
         memory_available_bytes=_kilobytes(Path("/proc/meminfo"), "MemAvailable:"),
         descriptors=descriptors,
@@ -168,7 +181,7 @@ def look(start_methods: tuple[StartMethod, ...]) -> Machine:
         user_processes=None if os.geteuid() == 0 else soft_and_hard("RLIMIT_NPROC")[0],
         shared_memory_error=shared_memory_error,
         watches_processes=watches,
-        trials={method: try_start_method(method) for method in start_methods},
+        trials=trials,
         versions=versions,
     )
 

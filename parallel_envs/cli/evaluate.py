@@ -11,10 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from parallel_envs.choices import Recorded, Strategy, Turns
-from parallel_envs.cli.outputs import ExitCode, Format, Outputs, Threshold, console, plain_errors, text_of, trusted
+from parallel_envs.cli.outputs import (
+    RARE,
+    ExitCode,
+    Format,
+    Outputs,
+    Threshold,
+    console,
+    json_text,
+    plain_errors,
+    stdout_kept_clean,
+    summary_of,
+    text_of,
+    trusted,
+)
+from parallel_envs.terminal import Command
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import Candidate, EvaluationResult
@@ -52,7 +65,7 @@ class KeptOptions:
     fail_below: list[str] | None = None
 
 
-class EvalCommand(TyperCommand):
+class EvalCommand(Command):
     """Reads `--parallel-policy` without a value as `--parallel-policy auto`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -64,18 +77,19 @@ class EvalCommand(TyperCommand):
 
 
 _MISSION = (
-    "An environment; give the option again for more: a PettingZoo module or id, a Gymnasium id, "
+    "An environment, such as CartPole-v1 or missions.yaml. A Gymnasium id, a PettingZoo module or id, "
     "package.module:factory, ./file.py:Class, each with ?key=value if needed; a wildcard (`mpe2.simple_*`); a file "
-    "missions.yaml, or a set in it (missions.yaml:easy)."
+    "missions.yaml, or a set in it (missions.yaml:easy). Give the option again for more."
 )
 _POLICY = (
-    "A policy: random, noop, package.module:Class, a folder, or class=C,data=D. Give the option again for more: each "
-    "is evaluated on its own, on the same episodes. With --versus they share the agents."
+    "A policy: random, noop, a run's folder, package.module:Class, or class=C,data=D. Give the option again for more: "
+    "each is evaluated on its own, on the same episodes. With --versus they share the agents."
 )
 _COGS = "Number of agents of each mission: as ?N=4, ?num_agents=4 and so on in its name, by the mission's keyword."
 _JOBS = (
-    "The most processes that work, for episodes and for agents together: episodes come first, and agents "
-    "(--parallel-policy) share the rest. 0: episodes in this process, and agents in one for each core."
+    "The most processes that work, or auto: one for each core. For episodes and for agents together: episodes come "
+    "first, and agents (--parallel-policy) share the rest. 0: episodes in this process, and agents in one for each "
+    "core."
 )
 _HOW = (
     "How the actions of an episode's agents are computed: sequential, thread, process, batch, gpu, or auto, which is "
@@ -84,23 +98,21 @@ _HOW = (
 _LATE = "Time for an action. A later action is dropped, and scores then depend on the machine. 0: no limit."
 _TURNS = "How AEC environments are played: simultaneous (if they can), or sequential, one agent after another."
 _VERSUS = (
-    "Several policies share the agents of each episode, dealt out anew in each; their rows are marked as mixed. "
+    "Several policies share the agents of each episode. They are dealt out anew in each; their rows are mixed. "
     "`parallel-envs compare FILE` then shows cross-play and Elo ratings."
 )
-_OUTPUT = (
-    "A file of the result, in the format of its ending: .json (kept up to date, can be resumed), .csv, .yaml, .txt."
-)
+_OUTPUT = "A file of the result: .json, .csv, .yaml or .txt. A .json file is kept up to date, and can be resumed."
 _RESUME = (
-    "A .json output that is not complete: play the missing episodes, with the options in the file, and write them "
-    "there. Other options replace those of the file, and are refused if numbers depend on them."
+    "Play the missing episodes of a .json output. They have the options in the file, and are written there. Other "
+    "options replace those of the file, and are refused if numbers depend on them."
 )
 _TRUST = (
     "A module whose classes and environments a file may name (a folder's policy.json, the file of --resume); give the "
     "option again for more. Without it only this package's own are made from files."
 )
 _FAIL = (
-    "Exit with 1 if mean, iqm, low (the lower end of the 95 %) or success of a policy is below; NAME:METRIC=VALUE for "
-    "one mission or policy."
+    "Exit with 1 if a policy's figure is below: mean, iqm, low or success. `low` is the lower end of the 95 % "
+    "interval. NAME:METRIC=VALUE is for one mission or policy."
 )
 
 Words = list[str] | None
@@ -114,28 +126,49 @@ def evaluate(
     episodes: Annotated[
         int, Option("--episodes", "-e", min=1, metavar="N", help="Number of episodes of each mission.")
     ] = 10,
-    cogs: Annotated[int | None, Option("--cogs", min=1, metavar="N", help=_COGS)] = None,
+    cogs: Annotated[int | None, Option("--cogs", min=1, metavar="N", rich_help_panel=RARE, help=_COGS)] = None,
     jobs: Annotated[str, Option("--jobs", "-j", metavar="N|auto", help=_JOBS)] = "0",
-    parallel_policy: Annotated[Strategy, Option(_PARALLEL, metavar="HOW", help=_HOW)] = "sequential",
+    parallel_policy: Annotated[
+        Strategy, Option(_PARALLEL, metavar="HOW", rich_help_panel=RARE, help=_HOW)
+    ] = "sequential",
     strategy: Annotated[
-        Words, Option(metavar="AGENT=HOW", help="--parallel-policy for one agent; give the option again for more.")
+        Words,
+        Option(
+            metavar="AGENT=HOW",
+            rich_help_panel=RARE,
+            help="--parallel-policy for one agent; give the option again for more.",
+        ),
     ] = None,
-    action_timeout_ms: Annotated[float, Option(min=0.0, metavar="MS", help=_LATE)] = 0.0,
+    action_timeout_ms: Annotated[float, Option(min=0.0, metavar="MS", rich_help_panel=RARE, help=_LATE)] = 0.0,
     episode_timeout: Annotated[
-        float, Option(min=0.0, metavar="SECONDS", help="Time for an episode. A longer one fails. 0: no limit.")
+        float,
+        Option(
+            min=0.0,
+            metavar="SECONDS",
+            rich_help_panel=RARE,
+            help="Time for an episode. A longer one fails. 0: no limit.",
+        ),
     ] = 0.0,
     steps: Annotated[
         int, Option("--steps", "-s", min=1, metavar="N", help="An episode ends after this number of steps.")
     ] = 1000,
-    turns: Annotated[Turns | None, Option(metavar="HOW", help=_TURNS)] = None,
+    turns: Annotated[Turns | None, Option(metavar="HOW", rich_help_panel=RARE, help=_TURNS)] = None,
     seed: Annotated[int, Option(min=0, metavar="N", help="All randomness follows from it.")] = 42,
     versus: Annotated[bool, Option("--versus", help=_VERSUS)] = False,
     proportions: Annotated[
-        str | None, Option(metavar="N,N", help="Number of agents of each policy, in relation. Implies --versus.")
+        str | None,
+        Option(
+            metavar="N,N", rich_help_panel=RARE, help="Number of agents of each policy, in relation. Implies --versus."
+        ),
     ] = None,
-    strict: Annotated[bool, Option("--strict", help="Stop at the first episode that fails.")] = False,
+    strict: Annotated[
+        bool, Option("--strict", rich_help_panel=RARE, help="Stop at the first episode that fails.")
+    ] = False,
     allow_late: Annotated[
-        bool, Option("--allow-late", help="Exit with 0 also if actions were late (--action-timeout-ms).")
+        bool,
+        Option(
+            "--allow-late", rich_help_panel=RARE, help="Exit with 0 also if actions were late (--action-timeout-ms)."
+        ),
     ] = False,
     format: Annotated[  # noqa: A002  # the option's name
         Format, Option(metavar="FORMAT", help="Format of the printed result: table, json, csv or yaml.")
@@ -145,12 +178,19 @@ def evaluate(
     record: Annotated[
         Recorded | None, Option(metavar="WHICH", help="Videos of each mission's best, worst or median episode, or all.")
     ] = None,
-    videos: Annotated[Path, Option(metavar="DIR", help="The folder of videos.")] = Path("videos"),
+    videos: Annotated[Path, Option(metavar="DIR", rich_help_panel=RARE, help="The folder of videos.")] = Path("videos"),
     save_episodes: Annotated[
-        Path | None, Option(metavar="DIR", help="Save observations, actions and rewards, a .npz file for each episode.")
+        Path | None,
+        Option(
+            metavar="DIR",
+            rich_help_panel=RARE,
+            help="Save observations, actions and rewards, a .npz file for each episode.",
+        ),
     ] = None,
-    trust: Annotated[Words, Option("--trust", metavar="MODULE", help=_TRUST)] = None,
+    trust: Annotated[Words, Option("--trust", metavar="MODULE", rich_help_panel=RARE, help=_TRUST)] = None,
     fail_below: Annotated[Words, Option(metavar="METRIC=VALUE", help=_FAIL)] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Show no progress.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the figures of the table as one JSON document.")] = False,
 ) -> None:
     """Play missions with policies, and show how well they did. The numbers are the same for any number of jobs.
 
@@ -158,7 +198,10 @@ def evaluate(
     was missed, or a file could not be written; 2 it cannot be done as asked, and nothing was played; 130 ended by
     Ctrl-C, with the complete episodes.
 
-    Example: parallel-envs eval -m mpe2.simple_spread_v3 -p random --episodes 20 --jobs 4 --output results.json
+    Examples:
+      parallel-envs eval -m CartPole-v1 -p runs/cartpole -p random --output results.json
+      parallel-envs eval -m CartPole-v1 -p runs/cartpole -e 50 --jobs auto --output trained.json
+      parallel-envs eval --resume trained.json
     """
     if resume is None:
         _start_early(jobs)
@@ -185,6 +228,8 @@ def evaluate(
                 for name in {"mission", "policy"} - given:
                     _check_trusted(name, values[name], str(resume), trust)
                 _start_early(values["jobs"])
+            if as_json and "format" in given:
+                raise typer.BadParameter("--json prints the figures, and --format every episode. Give one of them.")
             if missing := [f"--{name}" for name in ("mission", "policy") if not values[name]]:
                 raise typer.BadParameter(
                     f"Missing option '{missing[0]}'. To resume an evaluation that ended early, --resume FILE is enough."
@@ -205,7 +250,7 @@ def evaluate(
             # Proportions imply --versus; else the file to resume decides.
             share = versus or proportions is not None or any(one.proportion != 1 for one in candidates)
             share = share or (earlier is not None and earlier.settings.get("versus") is not False)
-            if len(names) > 1:
+            if len(names) > 1 and not quiet:
                 typer.echo(
                     f"The {len(names)} policies share the agents of each episode: their rows are mixed."
                     if share
@@ -235,6 +280,8 @@ def evaluate(
             texts = {"mission": mission_texts(values["mission"]), "policy": policy_texts(values["policy"], names)}
             result, stopped = _play(
                 outputs,
+                as_json or values["format"] != "table",
+                quiet,
                 missions=missions,
                 policies=candidates,
                 num_agents=values["cogs"],
@@ -246,7 +293,9 @@ def evaluate(
                 options={**options, **texts},
                 **settings,
             )
-        if values["format"] == "table":
+        if as_json:
+            typer.echo(json_text(summary_of(result)))
+        elif values["format"] == "table":
             console().print(*tables(result), sep="\n")
         else:
             typer.echo(text_of(result, values["format"]), nl=False)
@@ -295,9 +344,9 @@ def _candidates(values: Mapping[str, Any], earlier: EvaluationResult | None) -> 
     return [dataclasses.replace(one, proportion=own) for one, own in zip(found, proportions, strict=True)]
 
 
-def _play(outputs: Outputs, **arguments: Any) -> tuple[EvaluationResult, bool]:
+def _play(outputs: Outputs, is_for_programs: bool, quiet: bool, **arguments: Any) -> tuple[EvaluationResult, bool]:
     """Return the result, and whether an episode failed with --strict or the file could not be written."""
-    from parallel_envs.cli.episode_display import shown
+    from parallel_envs.cli.episode_display import shown_episodes
     from parallel_envs.errors import EpisodeFailed
     from parallel_envs.evaluation import NotSaved
     from parallel_envs.evaluation import evaluate as play
@@ -306,7 +355,7 @@ def _play(outputs: Outputs, **arguments: Any) -> tuple[EvaluationResult, bool]:
     def show_in_a_line(message: Warning | str, *where: Any, **more: Any) -> None:
         typer.echo(str(message), err=True)
 
-    with shown() as progress, warnings.catch_warnings():
+    with shown_episodes(quiet=quiet) as progress, stdout_kept_clean(wanted=is_for_programs), warnings.catch_warnings():
         warnings.simplefilter("always", PolicyNeverPlays)
         warnings.showwarning = show_in_a_line
         # The command prints this text below the result.

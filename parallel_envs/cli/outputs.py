@@ -14,27 +14,24 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from parallel_envs.checks import advice
 from parallel_envs.choices import Recorded
+from parallel_envs.terminal import RARE as RARE
+from parallel_envs.terminal import AsJson as AsJson
+from parallel_envs.terminal import ExitCode as ExitCode
+from parallel_envs.terminal import json_text as json_text
+from parallel_envs.terminal import stdout_console
+from parallel_envs.terminal import stdout_kept_clean as stdout_kept_clean
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from parallel_envs.evaluation import Candidate, EpisodeRecord, EvaluationResult, Mission
-
-
-class ExitCode(IntEnum):
-    """The exit codes of commands, apart from 0, which is done."""
-
-    WENT_WRONG = 1
-    REFUSED = 2  # it cannot be done as asked, and nothing was done
-    INTERRUPTED = 130  # as shells expect after a Ctrl-C
 
 
 @contextlib.contextmanager
@@ -71,8 +68,6 @@ _FILE_WIDTH = 132
 
 def console() -> Console:
     """Return the console of stdout: at full width if it is no terminal, unless COLUMNS is set."""
-    from parallel_envs.terminal import stdout_console
-
     return stdout_console(_FILE_WIDTH)
 
 
@@ -80,6 +75,23 @@ def text_of(result: EvaluationResult, format: Format) -> str:  # noqa: A002  # t
     """Return the result in a format."""
     writers = {"json": result.to_json, "csv": result.to_csv, "yaml": result.to_yaml, "table": result.to_table}
     return writers[format]()
+
+
+def summary_of(result: EvaluationResult) -> dict[str, Any]:
+    """Return the document of `eval --json`: figures by mission and policy, and the numbers of episodes."""
+    from parallel_envs.evaluation.statistics import per_mission_and_policy
+
+    missions: dict[str, dict[str, Any]] = {name: {} for name in result.missions}
+    for (mission, policy), figures in per_mission_and_policy(result).items():
+        missions[mission][policy] = figures
+    return {
+        "episodes": len(result.episodes),
+        "failed": len(result.failures),
+        "missing": len(result.missing),
+        "interrupted": result.interrupted,
+        "missions": missions,
+        "policies": result.per_policy(),
+    }
 
 
 @dataclass

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parallel_envs.terminal import AsJson
+
 if TYPE_CHECKING:
     from parallel_envs.evaluation import EvaluationResult
 
@@ -44,19 +46,23 @@ def report(
         Path | None,
         typer.Option(metavar="FILE.html", help="Write a page with curves, times, settings and evaluations."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the outcome of training runs: how each ended, and each agent's episodes, last mean return and best.
 
-    Example: parallel-envs report runs/spread
-
-    Example: parallel-envs report runs/seed0 runs/seed1 results.json --output report.html
+    Examples:
+      parallel-envs report runs/cartpole
+      parallel-envs report runs/cartpole --json
+      parallel-envs report runs/cartpole results.json --output report.html
     """
-    from parallel_envs.cli.outputs import plain_errors
+    from parallel_envs.cli.outputs import json_text, plain_errors
     from parallel_envs.errors import MissingExtra
     from parallel_envs.evaluation.records import BadDocument
     from parallel_envs.extras import require
     from parallel_envs.files import write_text
 
+    if as_json and output is not None:
+        raise typer.BadParameter("--json prints outcomes, and --output writes a page. Give one of them.")
     with plain_errors(BadDocument, MissingExtra, OSError):
         if output is not None and not any(path.is_dir() for path in paths):
             write_text(output, page(paths))  # evaluations alone need no torch
@@ -67,6 +73,9 @@ def report(
     from parallel_envs.learners.run_folder import BadRun
 
     with plain_errors(BadRun, BadDocument, MissingExtra, OSError):
+        if as_json and output is None:
+            typer.echo(json_text({"runs": [outcome_in(path) for path in paths]}))
+            return
         if output is None:
             for number, path in enumerate(paths):
                 typer.echo(("\n" if number else "") + outcome_in(path).told())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parallel_envs.cli.outputs import ExitCode, plain_errors
+from parallel_envs.cli.outputs import AsJson, ExitCode, json_text, plain_errors
 
 if TYPE_CHECKING:
     from parallel_envs.multiagent.by_name import EnvInspection
@@ -18,17 +19,24 @@ def tasks(
     env: Annotated[
         str,
         typer.Argument(
+            metavar="ENV",
             help="A Gymnasium id, a PettingZoo module or id, package.module:factory, or ./file.py:Class, with "
-            "?key=value if needed."
+            "?key=value if needed.",
         ),
     ],
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for making the environment.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Time for making the environment.")
+    ] = 120.0,
+    as_json: AsJson = False,
 ) -> None:
     """Show how an environment takes tasks: its layers, the method that takes a task, and code that gives it one.
 
     The environment is made and reset once, in a process of its own. Exit code 1 if it takes no tasks.
 
-    Example: parallel-envs tasks parallel_envs.testing.families:GridNaviEnv
+    Examples:
+      parallel-envs tasks parallel_envs.testing.families:GridNaviEnv
+      parallel-envs tasks parallel_envs.testing.families:GridNaviEnv --json
+      parallel-envs tasks parallel_envs.testing.families:GridNaviEnv --timeout 300
     """
     from parallel_envs.engine import HOST, Call, PoolSettings, open_pool
     from parallel_envs.errors import ParallelEnvsError, WorkerTimeout
@@ -54,8 +62,11 @@ def tasks(
             raise ValueError(f"{env!r} ended its process (exit code {reply.death.exitcode}) while it was made.")
     found: EnvInspection = reply.value
     takes_tasks = found.way is not None and found.looks is not False  # whether a task would change anything
-    for line in _lines(env, found, takes_tasks):
-        typer.echo(line)
+    if as_json:
+        document = {"env": env, "takes_tasks": takes_tasks, **dataclasses.asdict(found)}
+        typer.echo(json_text({**document, "code": "\n".join(_code(env, found, takes_tasks))}))
+    else:
+        typer.echo("\n".join(_lines(env, found, takes_tasks)))
     if not takes_tasks:
         raise typer.Exit(ExitCode.WENT_WRONG)
 
@@ -77,13 +88,17 @@ def _lines(env: str, found: EnvInspection, takes_tasks: bool) -> Iterator[str]:
         yield f"also     {', '.join(found.others)}"
     if found.sample is not None:
         yield f"sample   {found.sample}"
+    yield from (f"{'example' if row == 0 else '':<9}{line}" for row, line in enumerate(_code(env, found, takes_tasks)))
+
+
+def _code(env: str, found: EnvInspection, takes_tasks: bool) -> list[str]:
+    """Return lines of Python that make the environment and give it tasks."""
     name, _, arguments = env.partition("?")
     made = f'"{name}", num_envs=8' + (", env_kwargs={...}" if arguments else "")
     if ":" in name and "/" not in name:
         made = f"[{name.partition(':')[2]}] * 8"
     manager = "ParallelEnvManager" if found.is_gymnasium else "MultiAgentEnvManager"
-    code = [f"envs = {manager}({made})", f"envs.reset(tasks=[{found.sample or 'task'}] * 8)"]
-    if not takes_tasks:
-        code = ["def give(env, task):", "    env.unwrapped.level = task  # whatever makes it another task", ""]
-        code.append(f"envs = {manager}({made}, task_setter=give)")
-    yield from (f"{'example' if row == 0 else '':<9}{line}" for row, line in enumerate(code))
+    if takes_tasks:
+        return [f"envs = {manager}({made})", f"envs.reset(tasks=[{found.sample or 'task'}] * 8)"]
+    setter = ["def give(env, task):", "    env.unwrapped.level = task  # whatever makes it another task", ""]
+    return [*setter, f"envs = {manager}({made}, task_setter=give)"]

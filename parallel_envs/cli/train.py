@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parallel_envs.checks import hint
-from parallel_envs.cli.outputs import ExitCode, plain_errors, trusted
+from parallel_envs.cli.outputs import RARE, AsJson, ExitCode, json_text, plain_errors, stdout_kept_clean, trusted
 
 if TYPE_CHECKING:
     from parallel_envs.settings import Field
@@ -28,7 +28,7 @@ def train(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="CONFIG.yaml [key=value ...]", help="A settings file, and settings that replace others."
+            metavar="[CONFIG.yaml] [key=value ...]", help="A settings file, and settings that replace others."
         ),
     ] = None,
     listed: Annotated[
@@ -40,17 +40,21 @@ def train(
         list[str] | None,
         typer.Option(
             metavar="MODULE",
+            rich_help_panel=RARE,
             help="With --resume: a module whose environments the run's settings.yaml may name; give the option again "
             "for more. Without it only environments of this package and of known, installed families are made from "
             "that file.",
         ),
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train independent learners as a settings file says. The results are in the run's folder.
 
-    Example: parallel-envs train examples/simple_spread.yaml seed=1 algorithm.learning_rate=0.001
-
-    Settings: parallel-envs train --list ppo
+    Examples:
+      parallel-envs train env=CartPole-v1 total_steps=20000 folder=runs/cartpole
+      parallel-envs train --resume runs/cartpole total_steps=40000
+      parallel-envs train --list ppo
     """
     from parallel_envs.errors import EnvError, MissingExtra, RemoteTraceback, UntrustedName, WorkerDied, WorkerTimeout
     from parallel_envs.extras import require
@@ -86,8 +90,11 @@ def train(
     mistakes = BadCheckpoint, BadRun, BadSettings, Diverged, OSError, MissingExtra, UntrustedName
     failed = plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=ExitCode.WENT_WRONG)
     try:
-        with plain_errors(*mistakes), failed:
-            folder = begin(config, overrides) if resume is None else go_on(resume, config, overrides, trust=modules)
+        with plain_errors(*mistakes), failed, stdout_kept_clean(wanted=as_json):
+            if resume is None:
+                folder = begin(config, overrides, quiet=quiet)
+            else:
+                folder = go_on(resume, config, overrides, trust=modules, quiet=quiet)
     except (EnvError, WorkerDied, WorkerTimeout) as error:
         # The remote traceback and output are printed. Our own frames add nothing.
         cause, texts = error.__cause__, [str(error), *getattr(error, "__notes__", ())]
@@ -98,7 +105,13 @@ def train(
         for text in texts:
             typer.echo(text.strip(), err=True)
         raise typer.Exit(ExitCode.WENT_WRONG) from None
-    typer.echo(str(folder))
+    if as_json:
+        from parallel_envs.learners.outcomes import outcome_in
+
+        with plain_errors(BadRun, OSError):
+            typer.echo(json_text(outcome_in(folder)))
+    else:
+        typer.echo(str(folder))
 
 
 # ---- the list of settings -------------------------------------------------------------------------------------------

@@ -134,6 +134,10 @@ def _multiprocessing_parent() -> Any:
     return None if module is None else module.parent_process()
 
 
+class InterruptedSafely(KeyboardInterrupt):
+    """Ctrl-C inside `Interrupts.let_through`: nothing is half done."""
+
+
 class Interrupts:
     """Holds Ctrl-C back while the context lasts, except inside `let_through`.
 
@@ -164,11 +168,13 @@ class Interrupts:
 
     @contextlib.contextmanager
     def let_through(self) -> Iterator[None]:
-        """Raise Ctrl-C at once while this context lasts."""
+        """Raise Ctrl-C at once while this context lasts, as `InterruptedSafely`."""
         self._lets_through = True
         try:
             self.check()
             yield
+        except KeyboardInterrupt as strike:
+            raise InterruptedSafely from strike
         finally:
             self._lets_through = False
 

@@ -353,6 +353,11 @@ def cores_here() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
+def num_cores() -> int:
+    """Return the number of cores that this process may use, or of all cores if the system does not tell."""
+    return len(cores_here()) or os.cpu_count() or 1
+
+
 try:
     current_core: Callable[[], int] = ctypes.PyDLL(None).sched_getcpu  # no system call, no lock: 40 ns
 except (AttributeError, OSError, TypeError):

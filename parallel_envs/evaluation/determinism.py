@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Space
 
-from parallel_envs.engine import cores_here
+from parallel_envs.engine import num_cores
 from parallel_envs.engine.child_setup import THREAD_VARIABLES
-from parallel_envs.seeding import SeedTree
+from parallel_envs.seeding import SeedTree, global_states_kept
 
 _MAX_DEPTH, _MAX_PARTS = 4, 100  # how far a policy is searched for generators
 _lock, _undo = threading.Lock(), contextlib.ExitStack()
@@ -31,19 +31,12 @@ def seeded_globally(seed: int) -> Iterator[None]:
     same episode nevertheless.
     """
     torch = sys.modules.get("torch")
-    python, numpy = random.getstate(), np.random.get_state()
-    of_torch = None if torch is None else torch.get_rng_state()
-    random.seed(seed)
-    np.random.seed(seed)
-    if torch is not None:
-        torch.random.default_generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
+    with global_states_kept(with_torch=True):
+        random.seed(seed)
+        np.random.seed(seed)
         if torch is not None:
-            torch.set_rng_state(of_torch)
+            torch.random.default_generator.manual_seed(seed)
+        yield
 
 
 @contextlib.contextmanager
@@ -63,7 +56,7 @@ def one_thread() -> Iterator[None]:
             if len(_inside) == 1:
                 before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
                 num_threads = sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None
-                _undo.callback(_restore, before, num_threads or len(cores_here()) or 1)
+                _undo.callback(_restore, before, num_threads or num_cores())
                 os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
                 _undo.enter_context(threadpool_limits(1))
                 limit_torch()

@@ -24,7 +24,7 @@ import numpy as np
 
 from parallel_envs.checks import suggests_keywords
 from parallel_envs.choices import StartMethod, Strategy
-from parallel_envs.engine import cores_here, picklable, unpicklable_part, user_stacklevel
+from parallel_envs.engine import num_cores, picklable, unpicklable_part, user_stacklevel
 from parallel_envs.env_files import absolute
 from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation.determinism import one_thread
@@ -190,7 +190,7 @@ def evaluate(
     if alone and proportions is not None:
         raise BadEvaluation(f"proportions={proportions!r} says how policies share agents, but each plays on its own.")
     specs = episode_specs([mission.name for mission in found], episodes, seed, alone)
-    num_jobs = check_jobs(jobs, len(specs), len(cores_here()) if isinstance(jobs, str) else 0)
+    num_jobs = check_jobs(jobs, len(specs), num_cores() if isinstance(jobs, str) else 0)
     if isinstance(strategy, str):
         if parallel_policy is not False:
             raise BadEvaluation(f"{parallel_policy=} and {strategy=} both name a strategy for all agents.")

@@ -334,10 +334,14 @@ def _file_content(path: Path) -> dict[str, Any]:
     def right(place: str) -> str:
         return advice(place.rpartition(".")[2], MissionBlock.model_fields if "." in place else File.model_fields)
 
+    def written(name: str, word: str) -> str:
+        return f"{name}: {{env: {word}}}" if re.fullmatch(r"missions\.[^.]+", name) else ""
+
     try:
         return File.model_validate(settings_in(path, BadEvaluation)).model_dump(exclude_unset=True)
     except ValidationError as error:
-        raise BadEvaluation("\n  ".join([f"In {path}:", *(explain(one, right) for one in error.errors())])) from None
+        mistakes = [explain(one, right, written=written) for one in error.errors()]
+        raise BadEvaluation("\n  ".join([f"In {path}:", *mistakes])) from None
 
 
 # ---- MettaGrid ------------------------------------------------------------------------------------------------------

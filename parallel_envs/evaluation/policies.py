@@ -39,7 +39,7 @@ from typing import Any, NoReturn
 import cloudpickle
 import numpy as np
 
-from parallel_envs.checks import hint, suggests_keywords
+from parallel_envs.checks import hint, is_number, suggests_keywords
 from parallel_envs.errors import UntrustedName
 from parallel_envs.evaluation.determinism import limit_torch, reseed, seeded_globally
 from parallel_envs.evaluation.records import BadEvaluation, check_names_differ
@@ -181,7 +181,7 @@ def _with_proportions(found: list[Candidate], given: Any) -> list[Candidate]:
     if not isinstance(numbers, Sequence) or len(numbers) != len(found):
         raise BadEvaluation(f"proportions={given!r} are not {len(found)} numbers. Give one for each policy.")
     for name, number in zip(names, numbers, strict=True):
-        if not (isinstance(number, int | float) and math.isfinite(number) and number > 0):
+        if not (is_number(number) and number > 0):
             raise BadEvaluation(f"The proportion {number!r} of {name!r} is not a number above 0.")
     return [dataclasses.replace(one, proportion=float(number)) for one, number in zip(found, numbers, strict=True)]
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from parallel_envs.checks import hint, is_one_of
+from parallel_envs.checks import hint, is_number, is_one_of, is_whole
 from parallel_envs.choices import Strategy, words
 from parallel_envs.evaluation.statistics import Summary, per_mission, per_mission_and_policy, per_policy
 from parallel_envs.files import write_whole
@@ -51,7 +51,7 @@ class BadEvaluation(ValueError):
 
 def check_whole(name: str, value: Any, *, least: int, other: str = "") -> int:
     """Return a whole number that is at least `least`, or raise BadEvaluation. `other`: words for what else fits."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+    if not is_whole(value) or value < least:
         raise BadEvaluation(" ".join(f"{name}={value!r} is not a whole number from {least} up {other}".split()) + ".")
     return int(value)
 
@@ -90,8 +90,7 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         for name in ("action_timeout", "lateness_budget", "episode_timeout"):
             value = getattr(self, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (is_number and 0.0 < value < math.inf):
+            if value is not None and not (is_number(value) and value > 0):
                 raise BadEvaluation(f"{name}={value!r} is not a number of seconds above 0, nor None for no limit.")
         check_word(f"parallel_policy={self.strategy!r}", self.strategy, words(Strategy))
         for agent, name in self.strategies.items():

@@ -259,11 +259,18 @@ def _validated(content: Mapping[str, Any], source: str, missing_files: Sequence[
             ours |= {"custom_envs": _DEFAULT_ENVS, "es_manager": {**manager, **_DEFAULT_GROUPS}}
         return GroupsSettings.model_validate(ours)
     except ValidationError as error:
-        text = "\n  ".join([f"In {source}:", *(explain(one, _right) for one in error.errors())])
+        text = "\n  ".join([f"In {source}:", *(explain(one, _right, written=_written) for one in error.errors())])
     except BadSettings as error:
         text = f"In {source}:\n  {error}"
     files = ", ".join(f"{name}.yaml" for name in missing_files)
     raise BadSettings(text + (f"\n  Its `defaults` name files that are not beside it: {files}." if files else ""))
+
+
+def _written(path: str, word: str) -> str:
+    """Return how the name of an environment, or a tag, is written that stands where a block is wanted."""
+    if re.fullmatch(r"custom_envs\.[^.]+", path):
+        return f"{path}: {{env_type: {word}}}"
+    return f"{path}: {{tags: [{word}]}}" if path.endswith(".env_configs") else ""
 
 
 def _right(path: str) -> str:

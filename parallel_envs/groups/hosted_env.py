@@ -30,6 +30,7 @@ from parallel_envs.groups.interface import (
     read_outcome,
 )
 from parallel_envs.groups.transport import Job, Played, Replay
+from parallel_envs.seeding import GlobalStates, global_states_kept
 from parallel_envs.vector.registry import OwnedEnvs
 
 _IMMUTABLE = frozenset({str, float, int, bool, type(None)})
@@ -233,7 +234,7 @@ class GlobalRandomGuard:
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._states: tuple[Any, Any] | None = None  # from the first reset on
+        self._states: GlobalStates | None = None  # from the first reset on
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._env, name)
@@ -246,30 +247,21 @@ class GlobalRandomGuard:
     def _call(self, method: Callable[..., Any], *arguments: Any, own_seed: int | None = None, **named: Any) -> Any:
         with seeded(own_seed):
             if self._states is not None:
-                _set_generators(self._states)
+                self._states.restore()
             try:
                 return method(*arguments, **named)
             finally:
-                self._states = random.getstate(), np.random.get_state()
+                self._states = GlobalStates.now()
 
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
     """Seed the global generators, unless the seed is None, and restore them afterwards."""
-    with _generators_lock:
-        outside = random.getstate(), np.random.get_state()
-        try:
-            if seed is not None:
-                random.seed(seed)
-                np.random.seed(seed % 2**32)
-            yield
-        finally:
-            _set_generators(outside)
-
-
-def _set_generators(states: tuple[Any, Any]) -> None:
-    random.setstate(states[0])
-    np.random.set_state(states[1])
+    with _generators_lock, global_states_kept():
+        if seed is not None:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+        yield
 
 
 # ---- environments written for RAGEN ---------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from parallel_envs.engine import Unpicklable, cores_here, dump_reply, user_stacklevel
+from parallel_envs.engine import Unpicklable, dump_reply, num_cores, user_stacklevel
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.groups.env_host import EnvHost
 from parallel_envs.groups.env_workers import EnvWorkers
@@ -60,7 +60,7 @@ class EnvPlacement:
         self.workers: EnvWorkers | None = None
         types = {env.env_id: env.env_type for env in specs.envs if use_workers and specs.where[env.tag] != "caller"}
         if types:
-            num_workers = min(settings.max_workers or min(_MOST_WORKERS, len(cores_here())), len(types))
+            num_workers = min(settings.max_workers or min(_MOST_WORKERS, num_cores()), len(types))
             worker_of = assign_workers(types, num_workers)
             if num_workers > 1 and "process" not in specs.where.values():  # all live in `both`: the caller works, too
                 worker_of = {env: worker for env, worker in worker_of.items() if worker < num_workers - 1}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import typing
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -264,7 +265,13 @@ def read_block(kind: type[AnyBlock], content: Any, where: str, right: Callable[[
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise BadSettings("\n  ".join([f"In {where}:", *(explain(one, right) for one in error.errors())])) from None
+        mistakes = [explain(one, right, written=_written) for one in error.errors()]
+        raise BadSettings("\n  ".join([f"In {where}:", *mistakes])) from None
+
+
+def _written(name: str, word: str) -> str:
+    """Return how the name of an algorithm is written that stands where its block is wanted."""
+    return f"{name}.name={word}" if re.fullmatch(r"(policy\.)?algorithm|agents\.[^.]+", name) else ""
 
 
 def read_settings(content: Mapping[str, Any], where: str = "the settings") -> TrainSettings:

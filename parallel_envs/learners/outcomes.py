@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 from parallel_envs.extras import as_argument, is_installed, shell_command
 from parallel_envs.files import write_json
-from parallel_envs.learners.progress import duration
 from parallel_envs.learners.run_folder import (
     BOARD,
     OUTCOME,
@@ -30,6 +29,7 @@ from parallel_envs.learners.run_folder import (
     read_metrics,
     settings_of,
 )
+from parallel_envs.progress import duration
 
 Ended = Literal["budget", "ctrl-c", "error", "unknown"]
 

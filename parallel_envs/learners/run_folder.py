@@ -31,6 +31,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
+from parallel_envs.engine import num_cores
 from parallel_envs.errors import UntrustedName
 from parallel_envs.extras import as_argument, shell_command
 from parallel_envs.files import discard, locked, open_to_append, short_name, sweep, write_json, write_text
@@ -347,7 +348,7 @@ class Run(ClosedAtExit):
             "began": datetime.now(UTC).isoformat(timespec="seconds"),
             "python": platform.python_version(),
             "platform": platform.platform(),
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "cores": num_cores(),
             "packages": versions,
         }
         run = cls(folder, **options)

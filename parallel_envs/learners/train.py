@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.logging import RichHandler
 
-from parallel_envs.engine.interrupts import Interrupts
+from parallel_envs.engine.interrupts import InterruptedSafely, Interrupts
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.learners.agent import configs_by_name
 from parallel_envs.learners.checkpoint import BadCheckpoint, folder_names, load_checkpoint
@@ -39,7 +39,7 @@ from parallel_envs.learners.loops.loop import Metrics, check_agents, fewest_work
 from parallel_envs.learners.meta.config import is_meta
 from parallel_envs.learners.meta.learner import Learner
 from parallel_envs.learners.outcomes import Ended, RunOutcome, check_learnt, commands_after, outcome_of
-from parallel_envs.learners.progress import Counted, Display, Progress, Repetitions, display, say
+from parallel_envs.learners.progress import Counted, Display, Progress, Repetitions, display
 from parallel_envs.learners.run_folder import (
     BadRun,
     CheckpointNotSaved,
@@ -54,6 +54,7 @@ from parallel_envs.learners.run_folder import (
 from parallel_envs.learners.updates import MODES, AutoUpdates
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.multiagent.by_name import as_text, env_factory
+from parallel_envs.progress import say
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.settings import settings_in
 from parallel_envs.trust import TUPLE_AGENTS, check_env
@@ -67,15 +68,16 @@ _log = logging.getLogger(__name__)
 # ---- new runs ---------------------------------------------------------------------------------------------------
 
 
-def begin(config: str | Path | None, overrides: Sequence[str] = ()) -> Path:
+def begin(config: str | Path | None, overrides: Sequence[str] = (), *, quiet: bool = False) -> Path:
     """Train in a new folder, which is returned. `config`: a settings file; None if `overrides` contain everything.
+    `quiet`: nothing is shown but warnings.
 
     Settings with a block `env` (`env_type: meta`) are those of the meta-RL `Learner`, which is trained then.
     """
     if config is not None and is_meta(settings_in(config, BadSettings)):
-        return _train_meta(lambda: Learner(config, **read_overrides(overrides)))
+        return _train_meta(lambda: Learner(config, **read_overrides(overrides)), quiet)
     settings = load_settings(config, overrides)
-    with _console() as console, build_learners(settings) as learners:
+    with _console(quiet) as console, build_learners(settings) as learners:
         algorithms = [one.algorithm.name for one in learners.agents.values()]
         folder = settings.folder or new_folder_in_runs(settings.env, algorithms, settings.seed)
         described = completed(settings, configs_by_name()).described()
@@ -161,6 +163,7 @@ def go_on(
     overrides: Sequence[str] = (),
     *,
     trust: Sequence[str] = (),
+    quiet: bool = False,
 ) -> Path:
     """Continue training from the newest checkpoint in a run's folder. Returns the folder.
 
@@ -175,7 +178,7 @@ def go_on(
     if is_meta(settings_in(settings_of(folder), BadSettings)):
         if config is not None:
             raise BadSettings(f"{config} was given beside a meta-RL run. Change single settings of it, as key=value.")
-        return _train_meta(lambda: Learner.resume(folder, trust=trust, **read_overrides(overrides)))
+        return _train_meta(lambda: Learner.resume(folder, trust=trust, **read_overrides(overrides)), quiet)
     stored = load_settings(settings_of(folder))
     computed = {name: getattr(stored, name) for name in ("checkpoint_every", "log_every")}  # not from new total_steps
     settings = load_settings(config or settings_of(folder), overrides, computed)
@@ -191,7 +194,7 @@ def go_on(
     by_user = "env_kwargs" if settings.env in TUPLE_AGENTS else "env="  # these envs are named by their arguments
     if config is None and not any(override.startswith(by_user) for override in overrides):
         check_env(settings.env, settings.env_kwargs, settings_of(folder), trust)
-    with _console() as console:
+    with _console(quiet) as console:
         newest = newest_checkpoint(folder)
         if newest is not None and (steps := int(newest.name)) >= settings.total_steps:
             say(
@@ -226,10 +229,6 @@ def go_on(
 # ---- training ---------------------------------------------------------------------------------------------------
 
 
-class _InterruptedSafely(KeyboardInterrupt):
-    """Ctrl-C between two steps, when everything is complete."""
-
-
 class _Training:
     """Training of one run: the loop, and its metrics, checkpoints and texts."""
 
@@ -260,7 +259,7 @@ class _Training:
                     self._train_to_checkpoint()
                 self._show(last=True)
         # The display has ended, so texts stand below its last frame.
-        except _InterruptedSafely:
+        except InterruptedSafely:
             say(self.console, f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: {run.resume_command()}")
             self._show_outcome("ctrl-c")
             raise
@@ -302,29 +301,21 @@ class _Training:
         def add(metrics: Metrics) -> None:
             if metrics:
                 self.means.add(learners.steps, metrics)
+            if self.display.due():
                 self._show()
 
         with Interrupts() as interrupts:
-
-            @contextlib.contextmanager
-            def interruptible() -> Iterator[None]:
-                try:
-                    with interrupts.let_through():
-                        yield
-                except KeyboardInterrupt as strike:
-                    raise _InterruptedSafely from strike
-
-            loop.while_waiting = interruptible
+            loop.while_waiting = interrupts.let_through
             try:
                 while learners.steps < mark or (
                     learners.steps < mark + max(every, longest) and any(store.num_steps > 0 for store in stores)
                 ):
                     add(loop.advance())
-                    with interruptible():
+                    with interrupts.let_through():
                         pass  # everything is complete here
                 add(loop.settle())
                 self._save(is_last=learners.steps >= total)
-            except _InterruptedSafely:
+            except InterruptedSafely:
                 loop.stop()
                 self._save(is_last=True)
                 raise
@@ -377,9 +368,9 @@ class _Training:
         _say_results(self.console, outcome, commands_after(self.run, more, mission))
 
 
-def _train_meta(make: Callable[[], Learner]) -> Path:
+def _train_meta(make: Callable[[], Learner], quiet: bool) -> Path:
     """Train a meta-RL learner with the display, and show how well the agent adapts. Returns the run's folder."""
-    with _console() as console, make() as learner:
+    with _console(quiet) as console, make() as learner:
         run, settings = learner._start_training(), learner.settings.train
         say(console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
         try:
@@ -401,10 +392,11 @@ def _train_meta(make: Callable[[], Learner]) -> Path:
 
 
 @contextlib.contextmanager
-def _console() -> Iterator[Console]:
-    """Open a console on stderr, with the package's warnings above the display."""
-    console, logger = Console(stderr=True), logging.getLogger("parallel_envs")
-    handler = RichHandler(logging.WARNING, console, show_time=False, show_path=False)
+def _console(quiet: bool) -> Iterator[Console]:
+    """Open a console on stderr, with the package's warnings above the display. If it is quiet, there are only these."""
+    console, logger = Console(stderr=True, quiet=quiet), logging.getLogger("parallel_envs")
+    warnings_on = Console(stderr=True) if quiet else console
+    handler = RichHandler(logging.WARNING, warnings_on, show_time=False, show_path=False)
     handler.addFilter(Repetitions())
     handler.setFormatter(Counted())
     logger.addHandler(handler)

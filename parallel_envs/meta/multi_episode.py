@@ -20,7 +20,7 @@ from gymnasium.spaces import Box, Space
 from gymnasium.spaces.utils import flatten, flatten_space
 from gymnasium.utils import RecordConstructorArgs
 
-from parallel_envs.checks import check_count, suggests_keywords, yes_or_no
+from parallel_envs.checks import check_count, is_whole, suggests_keywords, yes_or_no
 from parallel_envs.seeding import SeedTree
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskWay, offers, part_of
 from parallel_envs.vector.shared_arrays import as_float, snapshot
@@ -295,7 +295,7 @@ def _horizon_of(env: AnyEnv) -> int:
     limits = [getattr(env.spec, "max_episode_steps", None)]
     limits += [part_of(env, name) for name in _HORIZON_NAMES if offers(env, name)]
     for steps in limits:
-        if isinstance(steps, int | np.integer) and not isinstance(steps, bool) and steps > 0:
+        if steps is not None and is_whole(steps) and steps > 0:
             return int(steps)
     raise ValueError(
         f"The horizon of {env} is unknown: neither its spec nor {', '.join(_HORIZON_NAMES)} says how many steps its "

@@ -11,14 +11,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
-import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from parallel_envs.choices import Turns, words
+from parallel_envs.seeding import GlobalStates
 
 TURNS: tuple[Turns, ...] = words(Turns)
 
@@ -134,7 +132,7 @@ class FastConversion(_Delegating):
 
 def _observing_changes_nothing(aec: Any) -> bool:
     """Test on a copy, before and after every agent has acted once, whether `observe` changes nothing."""
-    numpy_state, python_state = np.random.get_state(), random.getstate()
+    outside = GlobalStates.now()
     try:
         twin = copy.deepcopy(aec)
         twin.reset(seed=0)
@@ -151,15 +149,14 @@ def _observing_changes_nothing(aec: Any) -> bool:
     except Exception:  # noqa: BLE001  # user code: an env that cannot be tested keeps PettingZoo's conversion
         return False
     finally:
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
+        outside.restore()
 
 
 def _state_of(env: Any) -> list[bytes]:
     """Return the states of all random generators and the env's attributes, as far as they can be pickled."""
     own = getattr(env.unwrapped, "np_random", None)
     state = getattr(getattr(own, "bit_generator", None), "state", None)
-    pickled = [pickle.dumps((state, np.random.get_state(), random.getstate()))]
+    pickled = [pickle.dumps((state, GlobalStates.now()))]
     for value in vars(env.unwrapped).values():
         with contextlib.suppress(Exception):  # a window or a lock is left out
             pickled.append(pickle.dumps(value))

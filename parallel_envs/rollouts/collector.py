@@ -30,6 +30,7 @@ from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import CollectionInterrupted
 from parallel_envs.policies import BatchPolicy, FunctionPolicy, RandomPolicy, Rows, as_batch_policy
 from parallel_envs.policies.base import NETWORK_HINT, is_network
+from parallel_envs.progress import ProgressDisplay, shown
 from parallel_envs.rollouts.rollout import (
     Columns,
     Rollout,
@@ -110,9 +111,7 @@ def collect(
             raise TypeError(f"envs={envs!r} is neither a ParallelEnvManager nor a gymnasium.Env.")
         acting = RandomPolicy(manager.single_action_space) if random_actions else as_batch_policy(policy)
         plans = plan_rollouts(num_rollouts, manager.task_source if tasks is None else tasks, seed, first_id)
-        bar = _ProgressBar(num_rollouts) if progress else None
-        if bar is not None:
-            stack.enter_context(bar.display)
+        bar = stack.enter_context(shown("rollouts", num_rollouts)) if progress else None
         return _Collection(manager, acting, plans, max_steps, exact, tuple(info_keys), bar).collect()
 
 
@@ -137,7 +136,7 @@ class _Collection:
         max_steps: int | None,
         exact: bool,
         info_keys: tuple[str, ...],
-        bar: _ProgressBar | None,
+        bar: ProgressDisplay | None,
     ) -> None:
         self._envs, self._guard = envs, envs._guard
         self._max_steps, self._info_keys, self._bar = max_steps, info_keys, bar
@@ -257,7 +256,9 @@ class _Collection:
                 acting.append(env)
                 rows.append(row)
         if self._bar is not None:
-            self._bar.show(len(self._done), self._num_steps, len(self._episodes))
+            speed, busy = self._num_steps / max(self._bar.seconds, 1e-9), len(self._episodes)
+            is_last = not self._waiting and not busy
+            self._bar.show(len(self._done), more=f"{speed:,.0f} steps/s, {busy} busy", last=is_last)
         return acting, observations if len(rows) == len(envs) else self._columns.take(observations, rows)
 
     def _interrupted(self) -> CollectionInterrupted:
@@ -509,34 +510,3 @@ class _PolicyRunner:
                 f"{error}."
             ) from error
         self._state = put_rows(self._state, rows, state)
-
-
-# ---- the progress bar -----------------------------------------------------------------------------------------------
-
-
-class _ProgressBar:
-    """Shows rollouts, steps per second and busy environments on stderr, while the context `display` lasts."""
-
-    _LEAST_SECONDS = 0.1  # between two updates, so that the bar costs nothing
-
-    def __init__(self, num_rollouts: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (
-            TextColumn("rollouts"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[speed]:,.0f} steps/s, {task.fields[busy]} busy"),
-            TimeRemainingColumn(),
-        )
-        self.display = Progress(*columns, console=Console(stderr=True))
-        self._line = self.display.add_task("", total=num_rollouts, speed=0.0, busy=0)
-        self._began = self._shown = time.monotonic()
-
-    def show(self, num_done: int, num_steps: int, num_busy: int) -> None:
-        """Show the numbers of complete rollouts, of steps so far, and of environments that are playing."""
-        now = time.monotonic()
-        if now - self._shown >= self._LEAST_SECONDS or not num_busy:
-            self._shown = now
-            self.display.update(self._line, completed=num_done, speed=num_steps / (now - self._began), busy=num_busy)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import logging
-import random
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from parallel_envs.checks import check_count, suggests_keywords
+from parallel_envs.seeding import global_states_kept
 from parallel_envs.wrappers.base import PerAgentWrapper, Rules, policy_error
 from parallel_envs.wrappers.local import LocalWrapper, PerAgentBatchWrapper, PerAgentSequentialWrapper
 from parallel_envs.wrappers.policy_handle import Agent, Answer, Answers, Arguments, Inputs
@@ -113,7 +109,7 @@ class PerAgentAutoWrapper(LocalWrapper):
         seconds = time.perf_counter() - began
         self._times.setdefault(self._first, []).append(seconds)
         has_failed = any(one.failure is not None for one in answers.others.values())
-        with _global_generators_restored():
+        with global_states_kept(with_torch=True):  # trials use them, too
             if kept is not None:
                 self._start_trials(kept, seconds)
             for name, trial in list(self._trials.items()):
@@ -217,7 +213,7 @@ class PerAgentAutoWrapper(LocalWrapper):
 
     def _call_handles(self, method: str, arguments: Arguments, *, later: bool = False) -> dict[Agent, Answer]:
         if self._trials:
-            with _global_generators_restored():
+            with global_states_kept(with_torch=True):  # trials use them, too
                 for name, trial in list(self._trials.items()):
                     try:
                         trial._call_handles(method, copy.deepcopy(dict(arguments)))
@@ -247,18 +243,3 @@ class PerAgentAutoWrapper(LocalWrapper):
         self._current.close()
         if self._own_pool:
             self._pool.close()
-
-
-@contextlib.contextmanager
-def _global_generators_restored() -> Iterator[None]:
-    """Restore the global random generators of Python, NumPy and torch at the end: trials use them too."""
-    torch = sys.modules.get("torch")
-    python, numpy = random.getstate(), np.random.get_state()
-    torch_state = None if torch is None else torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        if torch is not None:
-            torch.set_rng_state(torch_state)

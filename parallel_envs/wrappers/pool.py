@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
-from parallel_envs.checks import suggests_keywords
-from parallel_envs.engine import PoolSettings, Unpicklable, WorkerPool, open_pool, user_stacklevel
+from parallel_envs.checks import is_whole, suggests_keywords
+from parallel_envs.engine import PoolSettings, Unpicklable, WorkerPool, num_cores, open_pool, user_stacklevel
 from parallel_envs.errors import ClosedError
 from parallel_envs.threads import CallGuard, ClosedAtExit, in_turn
 from parallel_envs.wrappers.base import PerAgentWrapper, Rules, WrappedAgent, still_busy
@@ -101,10 +101,9 @@ class PolicyPool(ClosedAtExit):
 
     @suggests_keywords
     def __init__(self, workers: Any = None, settings: PoolSettings | None = None) -> None:
-        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+        if workers is not None and not (is_whole(workers) and workers > 0):
             raise ValueError(f"workers={workers!r} is not a number of workers. Give a whole number from 1 up, or None.")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.num_workers = workers or cores
+        self.num_workers = workers or num_cores()
         self._settings = settings or PoolSettings(
             backend="process", preload=("parallel_envs.wrappers.process",), name="policy worker"
         )

@@ -5,18 +5,36 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from parallel_envs import cli
-from parallel_envs.cli.episode_display import shown
+from parallel_envs.bench import cli as bench
+from parallel_envs.cli.episode_display import shown_episodes
 from parallel_envs.evaluation import EpisodeRecord, Failure
+from parallel_envs.terminal import examples_in
 
-COMMANDS = ("train", "eval", "compare", "tasks", "doctor")
+ROOT = typer.main.get_command(cli.app)
+BENCH = typer.main.get_command(bench.app)
+COMMANDS = ("train", "eval", "compare", "report", "tasks", "doctor")
+HELPS: dict[str, Any] = {
+    "": ROOT,
+    **{name: cast(Any, ROOT).commands[name] for name in COMMANDS},
+    "bench": BENCH,
+    **{f"bench {name}": one for name, one in cast(Any, BENCH).commands.items()},
+}
+"""The commands with a help of their own, by their words."""
+LONG = {"train": 40, "eval": 40}
+"""Most lines of their help at 100 columns. The help of any other command has 24 lines."""
 
 
 def command(*words: str) -> Result:
@@ -28,15 +46,78 @@ def told(result: Result) -> str:
     return " ".join(result.output.replace("│", " ").split())
 
 
-def test_every_command_has_help_with_an_example() -> None:
+def test_the_program_lists_its_commands_and_a_command_without_words_explains_itself() -> None:
+    assert set(cast(Any, ROOT).commands) == {*COMMANDS, "bench"}  # a new command belongs into COMMANDS above
     assert all(f" {name} " in told(command("--help")) for name in (*COMMANDS, "bench"))
     assert "Usage: parallel-envs [OPTIONS] COMMAND" in told(command())
-    for name in COMMANDS:
-        assert f"Example: parallel-envs {name} " in told(command(name, "--help"))
-    assert "suggest" in told(command("bench", "--help"))
-    assert "Usage: parallel-envs bench suggest [OPTIONS]" in told(command("bench", "suggest", "--help"))
-    assert "Example: parallel-envs eval" in told(command("eval"))
+    assert "Usage: parallel-envs bench suggest [OPTIONS] ENV" in told(command("bench", "suggest", "--help"))
+    assert command("eval").output == command("eval", "--help").output == command("eval", "-h").output
     assert "Missing option '--policy'" in told(command("eval", "-m", "CartPole-v1"))
+
+
+def options_of(one: Any) -> set[str]:
+    return {option for param in one.params if param.param_type_name == "option" for option in param.opts}
+
+
+@pytest.mark.parametrize("words", HELPS)
+def test_help_fits_one_screen_and_names_every_option(words: str) -> None:
+    shown = CliRunner().invoke(cli.app, [*words.split(), "--help"], env={"COLUMNS": "100"}).output
+    lines = shown.splitlines()
+    assert len(lines) <= LONG.get(words, 24), shown
+    assert max(map(len, lines)) <= 100, shown
+    assert options_of(HELPS[words]) - set(re.findall(r"-[-\w]+", shown)) <= {"-m", "-p", "-e", "-s"}, shown
+    assert all(param.metavar for param in HELPS[words].params if not getattr(param, "is_flag", False))
+
+
+def test_help_all_has_the_whole_text_of_every_option() -> None:
+    for words, one in HELPS.items():
+        if hasattr(one, "commands"):
+            continue
+        found = told(command(*words.split(), "--help-all")).replace(" ", "")
+        for param in one.params:
+            assert param.help.replace("`", "").replace(" ", "").removesuffix(".") in found, (words, param.name)
+    assert "0: episodes in this process" not in told(command("eval", "--help"))
+
+
+@pytest.mark.parametrize("words", HELPS)
+def test_help_has_three_examples_that_can_be_parsed(words: str) -> None:
+    examples = examples_in(HELPS[words].help)
+    assert len(examples) == 3
+    for example in examples:
+        program, *rest = shlex.split(example.partition(" > ")[0])
+        assert program == "parallel-envs"
+        assert " ".join(rest).startswith(words)
+        group, name = ROOT, rest.pop(0)
+        if name == "bench":
+            group, name = BENCH, rest.pop(0)
+        if rest != ["--help"]:
+            cast(Any, group).commands[name].make_context(name, rest)  # raises for an unknown option, or a wrong value
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(220)
+@pytest.mark.parametrize(
+    "chain",
+    [
+        ["train", "eval", "compare", "report"],
+        ["tasks"],
+        ["doctor"],
+        ["bench step"],
+        ["bench suggest"],
+        ["bench machine"],
+    ],
+)
+def test_the_examples_work_one_after_another(chain: list[str], tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    before = {"compare": ["parallel-envs eval -m CartPole-v1 -p random -e 50 --output random.json"]}
+    for words in chain:
+        for line in [*before.get(words, ()), *examples_in(HELPS[words].help)]:
+            done = subprocess.run(
+                ["sh", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            )
+            may_fail = words in ("doctor", "bench suggest")  # they tell of problems of this machine, or that it is busy
+            assert done.returncode in ((0, 1) if may_fail else (0,)), (line, done.stdout, done.stderr)
+            assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -95,7 +176,7 @@ def written(num_missions: int, num_episodes: int, *, is_terminal: bool) -> str:
     now, text = 0.0, io.StringIO()
     console = Console(file=text, force_terminal=is_terminal, width=110, color_system=None)
     work = [(f"mission {mission:02d}", number) for mission in range(num_missions) for number in range(num_episodes)]
-    with shown(console, lambda: now) as progress:
+    with shown_episodes(console, lambda: now) as progress:
         progress.begin(work, [])
         for place, (mission, episode) in enumerate(work):
             now += 1.0
@@ -103,25 +184,30 @@ def written(num_missions: int, num_episodes: int, *, is_terminal: bool) -> str:
     return text.getvalue()
 
 
-def test_lines_come_now_and_then_and_at_the_end_and_what_was_complete_before_is_no_speed() -> None:
-    assert written(1, 24, is_terminal=False).splitlines() == [
-        "10 of 24 episodes (42%), 1 episodes/s, 14 s left, 2 failed",
-        "20 of 24 episodes (83%), 1 episodes/s, 4 s left, 5 failed",
-        "24 of 24 episodes (100%), 1 episodes/s, 0 s left, 6 failed",
+def test_lines_come_each_minute_and_at_the_end_and_what_was_complete_before_is_no_speed() -> None:
+    assert written(1, 128, is_terminal=False).splitlines() == [
+        "60 of 128 episodes (46%), 1 episodes/s, 1 min 08 s left, 15 failed",
+        "120 of 128 episodes (93%), 1 episodes/s, 8 s left, 30 failed",
+        "128 of 128 episodes (100%), 1 episodes/s, 0 s left, 32 failed",
     ]
     now, text = 0.0, io.StringIO()
-    with shown(Console(file=text, width=110), lambda: now) as progress:
+    with shown_episodes(Console(file=text, width=110), lambda: now) as progress:
         now = 100.0
         progress.begin([("m", number) for number in range(10)], [record("m", 0), record("m", 1, failure=BROKEN)])
-        now = 114.0
+        now = 170.0
         progress.note(record("m", 2))
-    assert text.getvalue() == "3 of 10 episodes (30%), 0.0714 episodes/s, 1 min 38 s left, 1 failed\n"
+    assert text.getvalue() == "3 of 10 episodes (30%), 0.0143 episodes/s, 8 min 10 s left, 1 failed\n"
 
 
 @pytest.mark.parametrize(
     ("num_missions", "num_episodes", "there", "not_there"),
     [
-        (2, 4, ["mission 00", "4/4 1 failed", "episodes/s, 4 s left, 1 failed", "8/8 1 episodes/s, 0 s"], "mission 02"),
+        (
+            2,
+            4,
+            ["mission 00", "4/4 1 failed", "episodes/s, 4 s left, 1 failed", "8/8", "1 episodes/s, 0 s"],
+            "mission 02",
+        ),
         (1, 2, ["2/2"], "mission 00"),  # one mission has one bar
         (30, 1, ["mission 15", "30/30"], "mission 16"),  # more than fit a screen have bars for some
     ],

@@ -145,7 +145,7 @@ READERS = {
         "cli": "doctor episode_display",
     }.items()
     for name in names.split()
-} | {"threads.py": "threads"}
+} | {"threads.py": "threads", "progress.py": "progress"}
 """The files that read a clock, and whose rows say what for. Another one has to be thought about, and put here."""
 
 

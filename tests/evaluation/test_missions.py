@@ -281,3 +281,23 @@ def test_episodes_are_those_that_mettagrid_plays_also_in_workers(builder: str) -
         assert record.length == theirs.steps
         assert [record.returns[agent] for agent in range(NUM_PLAYERS)] == pytest.approx(theirs.rewards, abs=1e-4)
     assert len({record.score for record in found.episodes}) > 1, "maps differ"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "missions: {a: CartPole-v1}",
+            "`missions.a: 'CartPole-v1'`: Input should be a block of settings. Did you mean ",
+        ),
+        ("missions: {a: CartPole-v1}", "Did you mean `missions.a: {env: CartPole-v1}`?"),
+        ("missions: {a: {env: CartPole-v1, kwargs: fast}}", "`missions.a.kwargs: 'fast'`: Input should be a block of"),
+        ("missions: {a: {env: CartPole-v1, kwarg: {}}}", "`missions.a.kwarg` is unknown. Did you mean `kwargs`?"),
+    ],
+)
+def test_mistakes_in_a_file_say_how_it_is_written(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "missions.yaml").write_text(text)
+    with pytest.raises(BadEvaluation) as caught:
+        missions_of(str(tmp_path / "missions.yaml"))
+    assert told in str(caught.value)
+    assert ".name=" not in str(caught.value)  # an override of `train`, of which files of missions have none

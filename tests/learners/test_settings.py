@@ -79,6 +79,8 @@ LINES = [
     ("turns: sequential", "`turns: 'sequential'`: Input should be 'simultaneous'"),
     ("backend: SERIAL", r"`backend: 'SERIAL'`: .* Did you mean 'serial'\?"),
     ("algorithm: ppo", r"`algorithm: 'ppo'`: .* Did you mean `algorithm.name=ppo`\?"),
+    ("agents: {red: dqn}", r"`agents.red: 'dqn'`: .* Did you mean `agents.red.name=dqn`\?"),
+    ("env_kwargs: fast", r"`env_kwargs: 'fast'`: Input should be a block of settings\.$"),
     ("minibatch: 4", r"`minibatch: 4`: Input .* Give a list, such as \[64, 256\]\."),
     ("sed: 1\nnum_envs: -1", r"(?s)`num_envs: -1`.*`sed` is.*`seed`"),  # all at once
 ]

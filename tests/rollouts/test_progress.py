@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from parallel_envs import collect
-from parallel_envs.rollouts import collector
+from parallel_envs.progress import ProgressDisplay
 from parallel_envs.testing import assert_same_batch
 from tests.gates import MANY, Gate
 from tests.rollouts.players import Acting, Counting, GatedTask, content, scripted, zeros
@@ -32,7 +32,7 @@ def test_rich_is_brought_in_by_a_bar_only() -> None:
         [sys.executable, "-c", program], env=environment, capture_output=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (0, b""), done.stderr
-    assert b"2/2" in done.stderr
+    assert b"2 of 2 rollouts" in done.stderr
 
 
 @pytest.mark.parametrize("num_rollouts", [2, 4])
@@ -71,21 +71,21 @@ def test_a_bar_changes_nothing_and_tells_on_stderr_how_far_it_is(
     make: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
-    show = collector._ProgressBar.show
+    show = ProgressDisplay.show
 
-    def show_and_tell(bar: Any, *numbers: int) -> None:
-        told.append(numbers)
-        show(bar, *numbers)
+    def show_and_tell(display: Any, done: int, *, more: str, last: bool) -> None:
+        told.append((done, int(more.split()[-2])))
+        show(display, done, more=more, last=last)
 
-    monkeypatch.setattr(collector._ProgressBar, "show", show_and_tell)
+    monkeypatch.setattr(ProgressDisplay, "show", show_and_tell)
     envs = make([scripted] * 3, num_workers=2)
     shown = collect(envs, Counting(), 7, seed=1, progress=True)
     out, drawn = capsys.readouterr()
     assert out == ""
-    assert all(words in drawn for words in ("rollouts", "7/7", "steps/s", "0 busy"))
-    assert told == sorted(told, key=lambda numbers: numbers[:2])
-    assert told[-1] == (7, shown.num_steps, 0)
-    assert {busy for *_, busy in told} <= {0, 1, 2, 3}
+    assert all(words in drawn for words in ("7 of 7 rollouts (100%)", "steps/s", "0 busy"))
+    assert told == sorted(told, key=lambda numbers: numbers[0])
+    assert told[-1] == (7, 0)
+    assert {busy for _, busy in told} <= {0, 1, 2, 3}
     assert_same_batch(content(shown), content(collect(envs, Counting(), 7, seed=1)))
     assert capsys.readouterr() == ("", "")
 

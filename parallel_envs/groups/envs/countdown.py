@@ -26,6 +26,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from annotated_types import Interval
 
+from parallel_envs.checks import is_whole
 from parallel_envs.choices import NumberUse, TextMode
 from parallel_envs.groups.envs.base import Act, Count, EnvConfig, Share, Text, TextEnv, step_info
 from parallel_envs.groups.envs.records import read_entries, split_file
@@ -208,8 +209,8 @@ def _puzzle_key(puzzle: Puzzle) -> str:
     return f"{puzzle.target} from {sorted(puzzle.numbers)}"
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**12
+def _is_number(value: Any) -> bool:
+    return is_whole(value) and 0 <= value < 10**12
 
 
 # ---- arithmetic -----------------------------------------------------------------------------------------------------

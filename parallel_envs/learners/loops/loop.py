@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from parallel_envs.checks import choice, is_whole
 from parallel_envs.choices import LearnIn, LoopMode, ScheduleName
-from parallel_envs.engine import cores_here
+from parallel_envs.engine import num_cores
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent, Count, Positive, Whole, check_fields
 from parallel_envs.learners.loops.learner_thread import SCHEDULES, Schedule
@@ -182,7 +182,7 @@ def learning_workers(options: LoopOptions, learners: IndependentLearners) -> int
     least = own = fewest_workers(options.mode, options.learn_in, learners.update_mode)
     in_workers = options.mode != "sync" and options.learn_in == "process"
     if learners.update_mode in (("process",) if in_workers else _WITH_WORKERS):
-        cores = len(cores_here()) - in_workers  # one core is for collecting
+        cores = num_cores() - in_workers  # one core is for collecting
         own = max(min(learners.workers or max(cores, 1), len(learners.agents)), least)
     if options.worker_budget is None:
         return own

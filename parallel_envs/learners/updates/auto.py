@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from parallel_envs.engine import cores_here
+from parallel_envs.engine import num_cores
 from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.fused import FusedUpdates, alike_agents, is_worth_fusing
@@ -64,7 +64,7 @@ class AutoUpdates(UpdateMode):
             return reports
         if self._current.name == "sequential":
             self._untried = ["fused"] if len(alike_agents(self.all_parameters, plans)) < len(plans) else []
-            cores = self._limits[0] or len(cores_here())
+            cores = self._limits[0] or num_cores()
             if len(plans) > 1 and cores > 1 and self._typical("sequential") > _WORTH_WORKERS:
                 self._untried += ["thread", "process"]
         if self._untried:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from parallel_envs.engine import Failure, cores_here
+from parallel_envs.engine import Failure, num_cores
 from parallel_envs.errors import RemoteError
 from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport, update_one
 from parallel_envs.learners.parameters import AgentParameters
@@ -109,7 +109,7 @@ class ThreadUpdates(UpdateMode):
     def __init__(self, all_parameters: Mapping[Agent, AgentParameters], workers: int | None = None) -> None:
         super().__init__(all_parameters)
         one_thread = partial(torch.set_num_threads, 1)
-        self._threads = ThreadPoolExecutor(workers or len(cores_here()) or 1, "learner", one_thread)
+        self._threads = ThreadPoolExecutor(workers or num_cores(), "learner", one_thread)
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         with one_torch_thread():  # each thread has its own number, but all share the number of the matrix library

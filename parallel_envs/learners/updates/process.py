@@ -28,7 +28,7 @@ from parallel_envs.engine import (
     Failure,
     PoolSettings,
     SharedBlock,
-    cores_here,
+    num_cores,
     open_pool,
 )
 from parallel_envs.engine.worker_group import LostWorker, WorkerGroup
@@ -135,7 +135,7 @@ class ProcessUpdates(UpdateMode):
     ) -> None:
         super().__init__(all_parameters)
         self.timeout, self.inner, self._abandoned = timeout, inner, False
-        num_workers = min(workers or len(cores_here()) or 1, len(self.all_parameters))
+        num_workers = min(workers or num_cores(), len(self.all_parameters))
         self._worker_of = dict.fromkeys(self.all_parameters, 0)
         sizes = {agent: own.matrix.weights.numel() for agent, own in self.all_parameters.items()}
         load = [0] * num_workers

@@ -16,10 +16,8 @@ import json
 import logging
 import mmap
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_envs.files import new_folder
 from parallel_envs.groups.envs.records import (
     FileVersion,
     data_file_error,
@@ -286,9 +285,8 @@ def main() -> None:
 
 
 def _write(folder: Path, products: Sequence[Product], wishes: Iterable[Wish], columns: Columns) -> None:
-    """Write a shop to a temporary folder, and rename the folder when it is complete."""
-    unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
-    try:
+    """Write a shop, whose folder appears when it is complete."""
+    with new_folder(folder) as unfinished:
         numbers = {product.asin: number for number, product in enumerate(products)}
         plain = ([getattr(product, name) for name in Product.__slots__] for product in products)
         _write_records(unfinished, "products", plain)
@@ -297,10 +295,6 @@ def _write(folder: Path, products: Sequence[Product], wishes: Iterable[Wish], co
         np.save(unfinished / "wanted.npy", np.array([products[number].asin for number, *_ in of_wishes]))
         for name in _COLUMNS:
             np.save(unfinished / f"{name}.npy", columns[name])
-        unfinished.rename(folder)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
 
 
 def _write_records(folder: Path, name: str, records: Iterable[Any]) -> None:
