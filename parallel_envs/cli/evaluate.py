@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 
 from parallel_envs.choices import Recorded, Strategy, Turns
 from parallel_envs.cli.outputs import ExitCode, Format, Outputs, Threshold, console, plain_errors, text_of, trusted
+from parallel_envs.trace import Trace
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import Candidate, EvaluationResult
@@ -98,6 +99,7 @@ _TRUST = (
     "A module whose classes and environments a file may name (a folder's policy.json, the file of --resume); give the "
     "option again for more. Without it only this package's own are made from files."
 )
+_TRACE = "A file of a timeline, .json for ui.perfetto.dev: the rehearsals and episodes of each job."
 _FAIL = (
     "Exit with 1 if mean, iqm, low (the lower end of the 95 %) or success of a policy is below; NAME:METRIC=VALUE for "
     "one mission or policy."
@@ -151,6 +153,7 @@ def evaluate(
     ] = None,
     trust: Annotated[Words, Option("--trust", metavar="MODULE", help=_TRUST)] = None,
     fail_below: Annotated[Words, Option(metavar="METRIC=VALUE", help=_FAIL)] = None,
+    trace: Annotated[Path | None, Option(metavar="FILE.json", help=_TRACE)] = None,
 ) -> None:
     """Play missions with policies, and show how well they did. The numbers are the same for any number of jobs.
 
@@ -218,6 +221,7 @@ def evaluate(
                 threshold.check(missions, names)
             outputs = Outputs(output or resume, values["save_episodes"], values["record"], values["videos"])
             outputs.check()
+            timeline = None if trace is None else Trace(trace, seconds=None)
             strategies = [word.rpartition("=") for word in strategy or ()]
             if wrong := ["".join(parts) for parts in strategies if not parts[0] or not parts[2]]:
                 text = f"--strategy {wrong[0]!r} does not have the form AGENT=HOW, such as agent_0=thread."
@@ -235,6 +239,7 @@ def evaluate(
             texts = {"mission": mission_texts(values["mission"]), "policy": policy_texts(values["policy"], names)}
             result, stopped = _play(
                 outputs,
+                timeline,
                 missions=missions,
                 policies=candidates,
                 num_agents=values["cogs"],
@@ -252,6 +257,8 @@ def evaluate(
             typer.echo(text_of(result, values["format"]), nl=False)
         with plain_errors(*mistakes, words=_OPTIONS, exit_code=ExitCode.WENT_WRONG):
             outputs.write(result, missions, candidates)
+            if timeline is not None:
+                timeline.write()
     lines = [text for threshold in thresholds for text in threshold.missed_by(result)]
     went_wrong = stopped or bool(lines or result.failures) or not outputs.complete
     if (late := late_actions_text(result)) is not None:
@@ -295,7 +302,7 @@ def _candidates(values: Mapping[str, Any], earlier: EvaluationResult | None) -> 
     return [dataclasses.replace(one, proportion=own) for one, own in zip(found, proportions, strict=True)]
 
 
-def _play(outputs: Outputs, **arguments: Any) -> tuple[EvaluationResult, bool]:
+def _play(outputs: Outputs, timeline: Trace | None, **arguments: Any) -> tuple[EvaluationResult, bool]:
     """Return the result, and whether an episode failed with --strict or the file could not be written."""
     from parallel_envs.cli.episode_display import shown
     from parallel_envs.errors import EpisodeFailed
@@ -306,7 +313,8 @@ def _play(outputs: Outputs, **arguments: Any) -> tuple[EvaluationResult, bool]:
     def show_in_a_line(message: Warning | str, *where: Any, **more: Any) -> None:
         typer.echo(str(message), err=True)
 
-    with shown() as progress, warnings.catch_warnings():
+    recorded = contextlib.nullcontext() if timeline is None else timeline.recording()
+    with recorded, shown() as progress, warnings.catch_warnings():
         warnings.simplefilter("always", PolicyNeverPlays)
         warnings.showwarning = show_in_a_line
         # The command prints this text below the result.

@@ -45,6 +45,13 @@ def train(
             "that file.",
         ),
     ] = None,
+    trace: Annotated[
+        bool,
+        typer.Option(
+            "--trace",
+            help="Write a timeline of the last minute of the run to its folder: trace.json, for ui.perfetto.dev.",
+        ),
+    ] = False,
 ) -> None:
     """Train independent learners as a settings file says. The results are in the run's folder.
 
@@ -87,7 +94,10 @@ def train(
     failed = plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=ExitCode.WENT_WRONG)
     try:
         with plain_errors(*mistakes), failed:
-            folder = begin(config, overrides) if resume is None else go_on(resume, config, overrides, trust=modules)
+            if resume is None:
+                folder = begin(config, overrides, trace=trace)
+            else:
+                folder = go_on(resume, config, overrides, trust=modules, trace=trace)
     except (EnvError, WorkerDied, WorkerTimeout) as error:
         # The remote traceback and output are printed. Our own frames add nothing.
         cause, texts = error.__cause__, [str(error), *getattr(error, "__notes__", ())]

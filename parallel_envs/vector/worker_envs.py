@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,10 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import Failure, picklable, reraise_ctrl_c, unpicklable_part
+from parallel_envs.engine.worker import Host
 from parallel_envs.env_ids import is_unregistered
 from parallel_envs.tasks import TaskSource, TaskWay, offers, part_of
+from parallel_envs.trace import SpanRing
 from parallel_envs.vector.registry import OwnedEnvs, Registrations
 from parallel_envs.vector.shared_arrays import SharedArrays, packed, snapshot
 from parallel_envs.vector.step_loop import AnyEnv, PipedReply, ResetRequest, StepLoop, TaskSettings
@@ -147,6 +150,12 @@ class WorkerEnvs:
         self.ring, self.step_with, self.reset = loop.ring, loop.step_with, loop.reset
         self.report_lost, self.set_tasks = loop.report_lost, loop.set_tasks
 
+    def trace(self, ring: SpanRing | None, host: Host) -> None:
+        """Record the work in `ring` from now on (None: no more): see `StepLoop.trace`."""
+        if self._loop is not None:
+            self._loop.trace(ring, host)
+            self.ring = self._loop.ring
+
     def _unmade_reply(self, *_: Any) -> PipedReply:
         """Return the reply that says which env could not be made."""
         if not self._unmade:
@@ -200,7 +209,14 @@ class WorkerEnvs:
 
     def apply(self, envs: Sequence[int], function: Callable[..., Any], args: Sequence[Any]) -> dict[int, Any]:
         """Return `function(env, *args)` for some envs. An env for which it raises has a `Failure` as its result."""
-        return self._for_each(envs, lambda index: self._keep(function(self._env(index), *args)))
+
+        def applied(index: int) -> Any:
+            env, began = self._env(index), time.perf_counter()
+            value = self._keep(function(env, *args))
+            self._made().add_call(index, began)
+            return value
+
+        return self._for_each(envs, applied)
 
     def look_up(self, envs: Sequence[int], name: str) -> dict[int, Any]:
         """Read an attribute of some envs without calling it: its value, a `Method`, or a `Failure` if it raises."""

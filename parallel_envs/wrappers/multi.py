@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs import trace
 from parallel_envs.checks import choice, suggests_keywords
 from parallel_envs.choices import Strategy, words
 from parallel_envs.engine import Unpicklable
@@ -178,12 +179,13 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     @in_turn
     def step(self, observations: Mapping[Agent, Any], alive: Mapping[Agent, Mask] | None = None) -> dict[Agent, Any]:
         """`send` and `recv`."""
-        self._send(observations, alive)
-        try:
-            return self._recv()
-        except BaseException:
-            self._abandon()  # a Ctrl-C before `_recv` began leaves no open turn
-            raise
+        with trace.span("act", agents=len(observations)):
+            self._send(observations, alive)
+            try:
+                return self._recv()
+            except BaseException:
+                self._abandon()  # a Ctrl-C before `_recv` began leaves no open turn
+                raise
 
     # ---- agents -----------------------------------------------------------------------------------------------------
 
