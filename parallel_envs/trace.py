@@ -6,14 +6,14 @@
 
     caller and its threads   `span`, `record`, `instant`         ──▶ rows of events in memory ──┐
     learners, evaluations    times that came with their answers  ──▶ `record(..., row=...)`   ──┼──▶ one file
-    workers of environments  `SpanRing.add`                      ──▶ rings in shared memory   ──┘
+    workers of environments  `SpanBuffer.writer`                 ──▶ buffers in shared memory ──┘
 
 While no trace is open, `span` costs a look-up of `open_traces`. All times are those of `time.perf_counter`, which on
 Linux is one clock for all processes. The file has one row (a `tid`) for each thread and worker: complete events with
 microseconds since the start of the trace, instant events for restarts, and the names of the rows.
 
 What is kept is bounded: the last `seconds` seconds, and of these the last `MOST_OF_A_ROW` events of a row in memory, or
-as many as fit in the ring of a worker. The metadata of the file say how many events of each row were dropped.
+as many as fit in the buffer of a worker. The metadata of the file say how many events of each row were dropped.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from parallel_envs.checks import optional_seconds
 
-__all__ = ["CALLER", "SpanRing", "Trace", "instant", "open_traces", "record", "span"]
+__all__ = ["CALLER", "SpanBuffer", "Trace", "instant", "open_traces", "record", "span"]
 
 _log = logging.getLogger(__name__)
 
@@ -97,20 +100,20 @@ def instant(name: str, *, row: str | None = None, **args: Any) -> None:
 
 STEP, RESET, FAILED_STEP, CALL = range(4)
 _KINDS = ("step", "reset", "failed step", "call")
-_HEADER, _RECORD = struct.Struct("=Q"), struct.Struct("=ddII")  # number of events so far; an event
+EVENT = np.dtype([("began", "f8"), ("ended", "f8"), ("request", "u4"), ("env", "u4"), ("kind", "u1")])
+_HEADER, _RECORD = struct.Struct("=Q"), struct.Struct("=ddIIB")  # number of events so far; an event, as `EVENT`
 _HEADER_BYTES = 64  # a cache line
-_KIND_BITS = 2
 
 
-class SpanRing:
-    """The last events of one worker, in shared memory: 24 bytes an event. One process writes, another one reads.
+class SpanBuffer:
+    """The last events of one worker, in shared memory: 25 bytes an event. One process writes, another one reads.
 
-    A process that takes the place of a dead writer makes the ring anew from the same block and goes on in it.
+    A process that takes the place of a dead writer makes the buffer anew from the same block and goes on in it.
 
     Args:
         block: Has the memory as its `buffer`. It must travel to the writer, as a `SharedBlock` does in a request.
-        offset: The first byte of the ring in the block, a multiple of 64.
-        capacity: The number of events that the ring holds.
+        offset: The first byte in the block, a multiple of 64.
+        capacity: The number of events that fit. A new event then takes the place of the oldest.
     """
 
     def __init__(self, block: Any, offset: int, capacity: int) -> None:
@@ -118,7 +121,7 @@ class SpanRing:
 
     @staticmethod
     def num_bytes(capacity: int) -> int:
-        """Return the size of a ring, a multiple of 64."""
+        """Return the size of a buffer, a multiple of 64."""
         return -(-(_HEADER_BYTES + capacity * _RECORD.size) // 64) * 64
 
     def writer(self) -> Callable[[int, int, int, float, float], None]:
@@ -132,29 +135,25 @@ class SpanRing:
 
         def add(kind: int, env: int, request: int, began: float, ended: float) -> None:
             nonlocal count
-            pack(buffer, first + count % capacity * size, began, ended, request & 0xFFFFFFFF, env << _KIND_BITS | kind)
+            pack(buffer, first + count % capacity * size, began, ended, request & 0xFFFFFFFF, env, kind)
             count += 1
             pack_count(buffer, offset, count)  # last: a reader takes no event that is half written
 
         return add
 
-    def read(self) -> tuple[list[tuple[int, int, int, float, float]], int]:
-        """Return the events (as for `writer`), the oldest first, and how many there have been. The writer may go on."""
+    def read(self) -> tuple[npt.NDArray[np.void], int]:
+        """Return the events as an array of `EVENT`, the oldest first, and how many there have been. The writer may go
+        on meanwhile.
+        """
         block, offset, capacity = self._given
-        first = offset + _HEADER_BYTES
         (before,) = _HEADER.unpack_from(block.buffer, offset)
-        records = list(_RECORD.iter_unpack(bytes(block.buffer[first : first + capacity * _RECORD.size])))
+        held = np.ndarray((capacity,), EVENT, block.buffer, offset + _HEADER_BYTES).copy()
         (after,) = _HEADER.unpack_from(block.buffer, offset)
         oldest = max(after - capacity + 1, 0)  # the place after the newest may be half overwritten
-        mask = (1 << _KIND_BITS) - 1
-        events = []
-        for number in range(oldest, before):
-            began, ended, request, code = records[number % capacity]
-            events.append((code & mask, code >> _KIND_BITS, request, began, ended))
-        return events, before
+        return held[np.arange(oldest, max(before, oldest)) % capacity], before
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SpanRing, self._given
+        return SpanBuffer, self._given
 
 
 # ---- a trace ---------------------------------------------------------------------------------------------------------
@@ -188,14 +187,14 @@ class Trace:
     """
 
     def __init__(self, path: str | Path, seconds: float | None = 60.0) -> None:
-        from parallel_envs.files import unwritable  # late: workers need only the rings
+        from parallel_envs.files import unwritable  # late: workers need only the buffers
 
         self.path, self.seconds = Path(path), optional_seconds("seconds", seconds)
         if problem := unwritable(self.path):
             raise OSError(f"The trace {self.path} cannot be written: {problem}. Name another file.")
         self.began, self._wall = _clock(), datetime.now(UTC)
         self._rows: dict[int | str, _Row] = {}
-        self._rings: dict[str, SpanRing] = {}
+        self._buffers: dict[str, SpanBuffer] = {}
         self._owner, self._thread = os.getpid(), threading.get_ident()
 
     def add(self, name: str, began: float, ended: float | None, args: Any, row: str | None = None) -> None:
@@ -208,9 +207,9 @@ class Trace:
         found.count += 1
         found.events.append((name, began, ended, args))
 
-    def add_ring(self, row: str, ring: SpanRing) -> None:
-        """Take the events of a worker from this ring when the file is written."""
-        self._rings[row] = ring
+    def add_buffer(self, row: str, spans: SpanBuffer) -> None:
+        """Take the events of a worker from this buffer when the file is written."""
+        self._buffers[row] = spans
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[Self]:
@@ -224,7 +223,7 @@ class Trace:
                 open_traces.remove(self)
 
     def write(self) -> None:
-        """Write the file. Rings are read now, and then no more."""
+        """Write the file. Buffers of workers are read now, and then no more."""
         from parallel_envs.files import write_whole
 
         try:
@@ -233,7 +232,7 @@ class Trace:
         except OSError as problem:
             raise OSError(f"The trace {self.path} cannot be written: {problem}. Name another file.") from problem
         finally:
-            self._rings.clear()
+            self._buffers.clear()
 
     def __enter__(self) -> Self:
         self._recording = self.recording()
@@ -256,9 +255,11 @@ class Trace:
         since = self.began if self.seconds is None else max(self.began, now - self.seconds)
         rows: dict[str, list[Event]] = {CALLER: []}
         counts: dict[str, int] = {CALLER: 0}
-        for name, ring in self._rings.items():
-            found, counts[name] = ring.read()
-            rows[name] = [(_KINDS[kind], began, ended, (env, request)) for kind, env, request, began, ended in found]
+        for name, spans in self._buffers.items():
+            found, counts[name] = spans.read()
+            rows[name] = [
+                (_KINDS[kind], began, ended, (env, request)) for began, ended, request, env, kind in found.tolist()
+            ]
         for row in sorted(self._rows.values(), key=lambda one: _by_number(one.name)):
             rows.setdefault(row.name, []).extend(row.events.copy())
             counts[row.name] = counts.get(row.name, 0) + row.count

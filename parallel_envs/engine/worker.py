@@ -40,7 +40,7 @@ from parallel_envs.engine.messages import (
 from parallel_envs.engine.shared_arrays import SharedBlock
 
 if TYPE_CHECKING:
-    from parallel_envs.trace import SpanRing
+    from parallel_envs.trace import SpanBuffer
 
 # ---- the host -------------------------------------------------------------------------------------------------------
 
@@ -96,9 +96,9 @@ class Host:
         bells, messages, since = _METERS.unpack_from(block.buffer, offset * 8)
         self.seconds = [bells, messages, since or self.seconds[METERED_SINCE]]
 
-    def trace(self, key: int, ring: SpanRing | None) -> None:
-        """Have a hosted object record its work in `ring` from now on, with request numbers from here. None: no more."""
-        self.objects[key].trace(ring, self)
+    def trace(self, key: int, spans: SpanBuffer | None) -> None:
+        """Have a hosted object record its work in `spans` from now on (None: no more). `number` is the request's."""
+        self.objects[key].trace(spans, self)
 
     def count(self, column: int, began: float) -> None:
         """Add the seconds since `began` to a column of the meters."""

@@ -26,7 +26,7 @@ from parallel_envs.engine import Failure, reraise_ctrl_c
 from parallel_envs.engine.interrupts import forked, leave_if_forked
 from parallel_envs.engine.worker import Host
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, TaskWay, takes
-from parallel_envs.trace import CALL, FAILED_STEP, RESET, STEP, SpanRing
+from parallel_envs.trace import CALL, FAILED_STEP, RESET, STEP, SpanBuffer
 from parallel_envs.vector.infos import EMPTY, PICKLED, Info, InfoWriter, Schema
 from parallel_envs.vector.shared_arrays import (
     AUTORESET_SECONDS,
@@ -306,15 +306,15 @@ class StepLoop:
 
         return ring
 
-    def trace(self, ring: SpanRing | None, host: Host) -> None:
-        """Record steps, resets and calls in `ring` from now on, with the numbers of the requests to `host`. None: no
+    def trace(self, spans: SpanBuffer | None, host: Host) -> None:
+        """Record steps, resets and calls in `spans` from now on, with the numbers of the requests to `host`. None: no
         more. While nothing is recorded, steps are made by a function that knows nothing of this.
         """
         step = self._make_ring()
-        if ring is None:
+        if spans is None:
             self.ring, self._span = step, None
             return
-        add, clock, pending, first = ring.writer(), time.perf_counter, self._pending, self._first
+        add, clock, pending, first = spans.writer(), time.perf_counter, self._pending, self._first
         all_envs = tuple(range(len(self._envs)))
 
         def traced(argument: int) -> PipedReply | None:

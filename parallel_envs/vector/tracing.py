@@ -3,9 +3,9 @@
     with Trace("trace.json") as trace, traced(envs, trace):
         ...                                     # `envs.trace("trace.json")` is these two
 
-The trace has a row for each worker, and the calls of the manager in the row of the caller. Workers write into rings in
-shared memory, so events of a worker that has died are kept, and the worker in its place goes on in the same ring. In
-the caller, methods of the manager and of its pool are replaced, on these objects, by functions that call them and
+The trace has a row for each worker, and the calls of the manager in the row of the caller. Workers write into buffers
+in shared memory, so events of a worker that has died are kept, and the worker in its place goes on in the same buffer.
+In the caller, methods of the manager and of its pool are replaced, on these objects, by functions that call them and
 record: a manager that is not traced has nothing to look up.
 """
 
@@ -21,8 +21,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from parallel_envs.engine import HOST, Call, PendingRequest, SharedBlock
-from parallel_envs.trace import STEP, SpanRing, Trace
+from parallel_envs.errors import ParallelEnvsError
+from parallel_envs.trace import STEP, SpanBuffer, Trace
 from parallel_envs.vector.env_errors import env_names
 from parallel_envs.vector.recovery import EnvRequest
 
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from parallel_envs.vector.manager import ParallelEnvManager
 
 _MOST_EVENTS, _LEAST_EVENTS = 1 << 18, 1 << 12
-"""Events that the rings of all workers hold together, at 24 bytes each, and the fewest that one ring holds."""
+"""Events that the buffers of all workers hold together, at 25 bytes each, and the fewest that one buffer holds."""
 _LONGEST_CALL = 1.0  # seconds to wait, at the end, for another thread that is inside the manager
 _CALLS = (
     *("reset", "reset_async", "reset_wait", "step", "step_async", "step_wait", "send", "send_reset", "recv"),
@@ -70,11 +73,11 @@ class _Tracing:
     def start(self) -> None:
         """Have the workers record, and record the calls of the manager."""
         capacity = max(_MOST_EVENTS // len(self._rows), _LEAST_EVENTS)
-        size = SpanRing.num_bytes(capacity)
+        size = SpanBuffer.num_bytes(capacity)
         self._block = SharedBlock.create(size * len(self._rows))
-        self._rings = [SpanRing(self._block, size * worker, capacity) for worker in range(len(self._rows))]
-        for row, ring in zip(self._rows, self._rings, strict=True):
-            self._trace.add_ring(row, ring)
+        self._buffers = [SpanBuffer(self._block, size * worker, capacity) for worker in range(len(self._rows))]
+        for row, spans in zip(self._rows, self._buffers, strict=True):
+            self._trace.add_buffer(row, spans)
         self._tell(self._pool.all_workers)
         for name in _CALLS:
             self._replace(self._manager, name, functools.partial(self._timed, name))
@@ -89,7 +92,7 @@ class _Tracing:
         self._replace(self._manager._recovery, "replace", self._restarting)
 
     def stop(self) -> None:
-        """Stop recording. What the workers have recorded is in their rings, also if a worker is dead or hangs."""
+        """Stop recording. What the workers have recorded is in their buffers, also if a worker is dead or hangs."""
         for owner, name in self._replaced:
             delattr(owner, name)
         self._manager._is_traced = False
@@ -97,7 +100,8 @@ class _Tracing:
         if os.getpid() == self._owner and lock.acquire(timeout=_LONGEST_CALL):
             try:
                 if not self._pool.closed:
-                    self._tell(self._pool.all_workers, stop=True)
+                    with contextlib.suppress(ParallelEnvsError, OSError):  # it is being closed just now
+                        self._tell(self._pool.all_workers, stop=True)
             finally:
                 lock.release()
         self._batch.env_seconds = self._mean_steps()
@@ -106,19 +110,18 @@ class _Tracing:
     def _tell(self, workers: Iterable[int], *, stop: bool = False) -> None:
         """Have workers record from now on, or no more. Nobody waits for that: it happens before any later request."""
         calls = {
-            worker: Call(HOST, "trace", (self._batch.key, None if stop else self._rings[worker])) for worker in workers
+            worker: Call(HOST, "trace", (self._batch.key, None if stop else self._buffers[worker]))
+            for worker in workers
         }
         self._pool.forget(self._pool.send(calls))
 
     def _mean_steps(self) -> dict[int, float]:
-        """Return the mean seconds of the steps of each env that are in the rings."""
-        totals: dict[int, tuple[float, int]] = {}
-        for ring in self._rings:
-            for kind, env, _, began, ended in ring.read()[0]:
-                if kind == STEP:
-                    total, count = totals.get(env, (0.0, 0))
-                    totals[env] = total + ended - began, count + 1
-        return {env: total / count for env, (total, count) in sorted(totals.items())}
+        """Return the mean seconds of the steps of each env that are in the buffers."""
+        events = np.concatenate([spans.read()[0] for spans in self._buffers])
+        steps = events[events["kind"] == STEP]
+        counts = np.bincount(steps["env"])
+        seconds = np.bincount(steps["env"], steps["ended"] - steps["began"])
+        return {env: float(seconds[env] / counts[env]) for env in np.flatnonzero(counts).tolist()}
 
     # ---- methods that record ----------------------------------------------------------------------------------------
 
@@ -146,7 +149,7 @@ class _Tracing:
         return request
 
     def _attaching(self, method: Callable[..., None], /, workers: Sequence[int]) -> None:
-        """Have a worker that takes the place of another one record in the ring of that one."""
+        """Have a worker that takes the place of another one record in the buffer of that one."""
         method(workers)
         self._tell(workers)
 

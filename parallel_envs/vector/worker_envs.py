@@ -16,7 +16,7 @@ from parallel_envs.engine import Failure, picklable, reraise_ctrl_c, unpicklable
 from parallel_envs.engine.worker import Host
 from parallel_envs.env_ids import is_unregistered
 from parallel_envs.tasks import TaskSource, TaskWay, offers, part_of
-from parallel_envs.trace import SpanRing
+from parallel_envs.trace import SpanBuffer
 from parallel_envs.vector.registry import OwnedEnvs, Registrations
 from parallel_envs.vector.shared_arrays import SharedArrays, packed, snapshot
 from parallel_envs.vector.step_loop import AnyEnv, PipedReply, ResetRequest, StepLoop, TaskSettings
@@ -150,10 +150,10 @@ class WorkerEnvs:
         self.ring, self.step_with, self.reset = loop.ring, loop.step_with, loop.reset
         self.report_lost, self.set_tasks = loop.report_lost, loop.set_tasks
 
-    def trace(self, ring: SpanRing | None, host: Host) -> None:
-        """Record the work in `ring` from now on (None: no more): see `StepLoop.trace`."""
+    def trace(self, spans: SpanBuffer | None, host: Host) -> None:
+        """Record the work in `spans` from now on (None: no more): see `StepLoop.trace`."""
         if self._loop is not None:
-            self._loop.trace(ring, host)
+            self._loop.trace(spans, host)
             self.ring = self._loop.ring
 
     def _unmade_reply(self, *_: Any) -> PipedReply:

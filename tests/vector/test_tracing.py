@@ -18,7 +18,7 @@ from parallel_envs import MultiAgentEnvManager, ParallelEnvManager, WorkerDied
 from parallel_envs.errors import EnvError
 from parallel_envs.testing import Fault, FaultyEnv, InfoKind, Moment, ScriptedEnv, assert_same_batch
 from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
-from parallel_envs.trace import SpanRing, Trace, instant, open_traces, record, span
+from parallel_envs.trace import SpanBuffer, Trace, instant, open_traces, record, span
 from parallel_envs.vector import tracing
 from tests.vector.conftest import Make, opened
 from tests.vector.small_envs import CountingEnv, FailingEnv
@@ -177,7 +177,7 @@ def test_values_that_travel_by_pipe_are_the_same_in_a_trace(make: Make, tmp_path
     assert len(Timeline(tmp_path / "trace.json").of_workers("step")) == num_steps
 
 
-def test_a_ring_bounds_what_is_kept_and_the_file_says_what_is_missing(
+def test_a_buffer_bounds_what_is_kept_and_the_file_says_what_is_missing(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "_MOST_EVENTS", 20)
@@ -194,17 +194,21 @@ def test_a_ring_bounds_what_is_kept_and_the_file_says_what_is_missing(
     assert [one["args"]["request"] for one in timeline.rows["worker 1 (env 1)"]] == asked[-9:]
 
 
-def test_a_ring_that_is_made_anew_goes_on_behind_the_last_event() -> None:
+def test_a_buffer_that_is_made_anew_goes_on_behind_the_last_event() -> None:
     class Block:
-        buffer = bytearray(64 + SpanRing.num_bytes(4))
+        buffer = bytearray(64 + SpanBuffer.num_bytes(4))
+
+    def read() -> tuple[list[Any], int]:
+        events, count = SpanBuffer(Block, 64, 4).read()
+        return events.tolist(), count
 
     for number in range(3):
-        SpanRing(Block, 64, 4).writer()(number % 2, 7, 2**32 + number, 1.0 + number, 1.5 + number)
-    expected = [(0, 7, 0, 1.0, 1.5), (1, 7, 1, 2.0, 2.5), (0, 7, 2, 3.0, 3.5)]
-    assert SpanRing(Block, 64, 4).read() == (expected, 3)
-    SpanRing(Block, 64, 4).writer()(2, 1 << 20, 3, 4.0, 4.5)
-    SpanRing(Block, 64, 4).writer()(3, 0, 4, 5.0, 5.5)
-    assert SpanRing(Block, 64, 4).read() == ([expected[2], (2, 1 << 20, 3, 4.0, 4.5), (3, 0, 4, 5.0, 5.5)], 5)
+        SpanBuffer(Block, 64, 4).writer()(number % 2, 7, 2**32 + number, 1.0 + number, 1.5 + number)
+    expected = [(1.0, 1.5, 0, 7, 0), (2.0, 2.5, 1, 7, 1), (3.0, 3.5, 2, 7, 0)]
+    assert read() == (expected, 3)
+    SpanBuffer(Block, 64, 4).writer()(2, 1 << 20, 3, 4.0, 4.5)
+    SpanBuffer(Block, 64, 4).writer()(3, 0, 4, 5.0, 5.5)
+    assert read() == ([expected[2], (4.0, 4.5, 3, 1 << 20, 2), (5.0, 5.5, 4, 0, 3)], 5)
 
 
 def test_wrong_traces_are_refused_and_the_manager_goes_on(make: Make, tmp_path: Path) -> None:
