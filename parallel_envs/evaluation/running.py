@@ -273,8 +273,10 @@ class EvaluationWorkers:
             for loss in () if is_last else losses:
                 self._group.replace(loss.worker, built=False)
 
-        with trace.span("start workers", workers=self.num_workers):
-            lost = self._group.build(on_lost=replace)
+        began = time.perf_counter()
+        lost = self._group.build(on_lost=replace)
+        if trace.open_traces:
+            trace.record("start workers", began, workers=self.num_workers)
         for failure in filter(None, map(_failure_of, lost)):
             raise BadEvaluation(
                 f"Workers cannot start ({failure.error_type}: {failure.message}). Missions and policies must be "
@@ -327,11 +329,11 @@ class EvaluationWorkers:
                     failure = timeout_failure(self._timeout, "", self._group.end(worker, self._timeout))
                     self._stale.add(worker)
                 del self._busy[worker]
-                row, spec = f"evaluation worker {worker}", arguments[0]
-                about = {"mission": spec.mission, "episode": spec.episode} | (
-                    {"policy": spec.alone} if spec.alone else {}
-                )
-                trace.record(queue.name, self._began[worker], row=row, **about, request=request.number)
+                if trace.open_traces:
+                    spec = arguments[0]
+                    about = {"mission": spec.mission, "episode": spec.episode, "request": request.number}
+                    about |= {"policy": spec.alone} if spec.alone else {}
+                    trace.record(queue.name, self._began[worker], row=f"evaluation worker {worker}", **about)
                 if queue.finish(arguments, result, failure):
                     self._stale.add(worker)
 

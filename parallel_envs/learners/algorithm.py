@@ -198,7 +198,7 @@ class UpdateReport:
     carry: npt.NDArray[Any] | None = field(default=None, repr=False)
     """The memory of a recurrent agent after the update."""
     times: tuple[float, float] | None = field(default=None, repr=False, compare=False)
-    """Start and end of the update by `time.perf_counter`, also if a worker made it: for traces."""
+    """Start and end of the update, also if a worker made it, for `trace.record`."""
 
     @property
     def learnt(self) -> bool:

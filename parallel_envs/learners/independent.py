@@ -280,12 +280,14 @@ class IndependentLearners(ClosedAtExit):
             mode = self.mode
             with contextlib.nullcontext() if mode.is_elsewhere else Interrupts():  # all of it, or a second Ctrl-C
                 reports = mode.update(plans)
-                trace_updates(reports)
+                if trace.open_traces:
+                    trace_updates(reports)
                 for agent, report in reports.items():
                     self.agents[agent].finish(report)
                 self.act_with({agent: self.agents[agent].acting_weights() for agent in reports})
                 self.tell_of(reports)
-            trace.record("update", began, agents=len(plans))
+            if trace.open_traces:
+                trace.record("update", began, agents=len(plans))
         self.seconds["update"] += time.perf_counter() - began
         return {agent: self.agents[agent].metrics for agent in plans}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -179,13 +180,16 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     @in_turn
     def step(self, observations: Mapping[Agent, Any], alive: Mapping[Agent, Mask] | None = None) -> dict[Agent, Any]:
         """`send` and `recv`."""
-        with trace.span("act", agents=len(observations)):
-            self._send(observations, alive)
-            try:
-                return self._recv()
-            except BaseException:
-                self._abandon()  # a Ctrl-C before `_recv` began leaves no open turn
-                raise
+        began = time.perf_counter()
+        self._send(observations, alive)
+        try:
+            actions = self._recv()
+        except BaseException:
+            self._abandon()  # a Ctrl-C before `_recv` began leaves no open turn
+            raise
+        if trace.open_traces:
+            trace.record("act", began, agents=len(observations))
+        return actions
 
     # ---- agents -----------------------------------------------------------------------------------------------------
 

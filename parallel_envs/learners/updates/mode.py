@@ -144,7 +144,6 @@ def try_update(parameters: AgentParameters, plan: Plan) -> UpdateReport:
 
 def trace_updates(reports: Mapping[Agent, UpdateReport]) -> None:
     """Add updates to the open traces, in a row for each agent. Agents that were computed together have equal times."""
-    if trace.open_traces:
-        for agent, report in reports.items():
-            if report.times is not None:
-                trace.record("update", *report.times, row=f"learner {agent}", steps=report.metrics.get("steps", 0.0))
+    for agent, report in reports.items():
+        if report.times is not None:
+            trace.record("update", *report.times, row=f"learner {agent}", steps=report.metrics.get("steps", 0.0))
