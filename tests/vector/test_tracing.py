@@ -280,7 +280,7 @@ def test_statistics_are_a_list_that_is_printed_as_a_table(make: Make, tmp_path: 
 
 
 def test_the_slowest_env_is_known_without_a_trace_if_each_has_a_worker(make: Make) -> None:
-    envs = opened(make, LENGTHS)
+    envs = opened(make, LENGTHS, num_workers=4)
     assert len(str(envs.stats()).splitlines()) == 5  # no step was made, so none was the slowest
     envs.step(ZEROS)
     rows = envs.stats()
