@@ -38,6 +38,7 @@ __all__ = [
     "private_folder",
     "short_name",
     "sweep",
+    "unwritable",
     "write_down",
     "write_json",
     "write_text",
@@ -91,6 +92,20 @@ def is_file(path: str | Path) -> bool:
         return Path(path).is_file()
     except (OSError, ValueError):
         return False
+
+
+def unwritable(path: Path) -> str:
+    """Return why a file cannot be written, as far as this can be seen beforehand; an empty text if it can."""
+    folder = path.parent
+    try:
+        if path.is_dir():
+            return "it is a folder"
+        if not folder.is_dir():
+            return f"there is no folder {folder}"
+        allowed = os.access(folder, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
+    except (OSError, ValueError) as error:  # a name that no file can have
+        return str(error)
+    return "" if allowed else "you have no permission"
 
 
 def short_name(name: str, at_most: int) -> str:

@@ -31,7 +31,7 @@ FACADE = "(parallel_envs)"  # the package's own __init__.py: names only, resolve
 LAYERS: list[list[str]] = [
     *(["__main__"], ["cli"], ["bench"], ["testing"], [FACADE]),
     *(["evaluation", "learners", "groups"], ["wrappers", "rollouts", "meta"], ["multiagent"], ["vector", "policies"]),
-    *(["tasks"], ["engine"], ["trust"], ["env_files"], ["extras"]),
+    *(["tasks"], ["engine"], ["trust"], ["env_files"], ["extras"], ["trace"]),
     *(["env_ids", "files", "progress", "seeding", "settings", "terminal", "threads"], ["errors"]),
     *(["checks"], ["choices"]),
 ]

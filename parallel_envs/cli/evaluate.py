@@ -28,6 +28,7 @@ from parallel_envs.cli.outputs import (
     trusted,
 )
 from parallel_envs.terminal import Command
+from parallel_envs.trace import Trace
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import Candidate, EvaluationResult
@@ -110,6 +111,7 @@ _TRUST = (
     "A module whose classes and environments a file may name (a folder's policy.json, the file of --resume); give the "
     "option again for more. Without it only this package's own are made from files."
 )
+_TRACE = "A file of a timeline, .json for ui.perfetto.dev: the rehearsals and episodes of each job."
 _FAIL = (
     "Exit with 1 if a policy's figure is below: mean, iqm, low or success. `low` is the lower end of the 95 % "
     "interval. NAME:METRIC=VALUE is for one mission or policy."
@@ -191,6 +193,7 @@ def evaluate(
     fail_below: Annotated[Words, Option(metavar="METRIC=VALUE", help=_FAIL)] = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the figures of the table as one JSON document.")] = False,
+    trace: Annotated[Path | None, Option(metavar="FILE.json", help=_TRACE)] = None,
 ) -> None:
     """Play missions with policies, and show how well they did. The numbers are the same for any number of jobs.
 
@@ -263,6 +266,7 @@ def evaluate(
                 threshold.check(missions, names)
             outputs = Outputs(output or resume, values["save_episodes"], values["record"], values["videos"])
             outputs.check()
+            timeline = None if trace is None else Trace(trace, seconds=None)
             strategies = [word.rpartition("=") for word in strategy or ()]
             if wrong := ["".join(parts) for parts in strategies if not parts[0] or not parts[2]]:
                 text = f"--strategy {wrong[0]!r} does not have the form AGENT=HOW, such as agent_0=thread."
@@ -282,6 +286,7 @@ def evaluate(
                 outputs,
                 as_json or values["format"] != "table",
                 quiet,
+                timeline,
                 missions=missions,
                 policies=candidates,
                 num_agents=values["cogs"],
@@ -301,6 +306,8 @@ def evaluate(
             typer.echo(text_of(result, values["format"]), nl=False)
         with plain_errors(*mistakes, words=_OPTIONS, exit_code=ExitCode.WENT_WRONG):
             outputs.write(result, missions, candidates)
+            if timeline is not None:
+                timeline.write()
     lines = [text for threshold in thresholds for text in threshold.missed_by(result)]
     went_wrong = stopped or bool(lines or result.failures) or not outputs.complete
     if (late := late_actions_text(result)) is not None:
@@ -344,7 +351,9 @@ def _candidates(values: Mapping[str, Any], earlier: EvaluationResult | None) -> 
     return [dataclasses.replace(one, proportion=own) for one, own in zip(found, proportions, strict=True)]
 
 
-def _play(outputs: Outputs, is_for_programs: bool, quiet: bool, **arguments: Any) -> tuple[EvaluationResult, bool]:
+def _play(
+    outputs: Outputs, is_for_programs: bool, quiet: bool, timeline: Trace | None, **arguments: Any
+) -> tuple[EvaluationResult, bool]:
     """Return the result, and whether an episode failed with --strict or the file could not be written."""
     from parallel_envs.cli.episode_display import shown_episodes
     from parallel_envs.errors import EpisodeFailed
@@ -355,7 +364,9 @@ def _play(outputs: Outputs, is_for_programs: bool, quiet: bool, **arguments: Any
     def show_in_a_line(message: Warning | str, *where: Any, **more: Any) -> None:
         typer.echo(str(message), err=True)
 
-    with shown_episodes(quiet=quiet) as progress, stdout_kept_clean(wanted=is_for_programs), warnings.catch_warnings():
+    recorded = contextlib.nullcontext() if timeline is None else timeline.recording()
+    kept_clean = stdout_kept_clean(wanted=is_for_programs)
+    with recorded, shown_episodes(quiet=quiet) as progress, kept_clean, warnings.catch_warnings():
         warnings.simplefilter("always", PolicyNeverPlays)
         warnings.showwarning = show_in_a_line
         # The command prints this text below the result.

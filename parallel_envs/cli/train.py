@@ -46,6 +46,13 @@ def train(
             "that file.",
         ),
     ] = None,
+    trace: Annotated[
+        bool,
+        typer.Option(
+            "--trace",
+            help="Write a timeline of the last minute of the run to its folder: trace.json, for ui.perfetto.dev.",
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -92,9 +99,9 @@ def train(
     try:
         with plain_errors(*mistakes), failed, stdout_kept_clean(wanted=as_json):
             if resume is None:
-                folder = begin(config, overrides, quiet=quiet)
+                folder = begin(config, overrides, quiet=quiet, trace=trace)
             else:
-                folder = go_on(resume, config, overrides, trust=modules, quiet=quiet)
+                folder = go_on(resume, config, overrides, trust=modules, quiet=quiet, trace=trace)
     except (EnvError, WorkerDied, WorkerTimeout) as error:
         # The remote traceback and output are printed. Our own frames add nothing.
         cause, texts = error.__cause__, [str(error), *getattr(error, "__notes__", ())]

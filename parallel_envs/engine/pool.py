@@ -348,7 +348,7 @@ class _LocalPool(WorkerPool):
 
     def _answer(self, worker: int, request: _Request) -> Reply | None:
         """Have the host answer. Return None if it has answered "done"."""
-        host, (_, what) = self._hosts[worker], request
+        host, (host.number, what) = self._hosts[worker], request
         began = time.perf_counter()
         reply = host.execute(what) if isinstance(what, Call) else host.ring(*what)
         host.count(MESSAGE_SECONDS if isinstance(what, Call) else BELL_SECONDS, began)

@@ -19,7 +19,7 @@ import struct
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parallel_envs.engine.channel import ChannelClosed, receive_frame, send_frame
 from parallel_envs.engine.interrupts import forked, leave_if_forked, mark_as_worker, reraise_ctrl_c
@@ -39,6 +39,9 @@ from parallel_envs.engine.messages import (
 )
 from parallel_envs.engine.shared_arrays import SharedBlock
 
+if TYPE_CHECKING:
+    from parallel_envs.trace import SpanBuffer
+
 # ---- the host -------------------------------------------------------------------------------------------------------
 
 BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE, METERS = 0, 1, 2, 8
@@ -50,10 +53,11 @@ _METERS = struct.Struct("=3d")
 
 
 class Host:
-    """Hosted objects of one worker, and the seconds that the worker has worked."""
+    """Hosted objects of one worker, the seconds that the worker has worked, and the number of the newest request."""
 
     def __init__(self, index: int) -> None:
         self.index = index
+        self.number = 0
         self.objects: dict[int, Any] = {HOST: self}
         self.seconds = [0.0, 0.0, time.perf_counter()]  # the columns of the meters
         self._meters: mmap.mmap | bytearray = bytearray(METERS * 8)
@@ -91,6 +95,10 @@ class Host:
         self._meters, self._offset = block.buffer, offset * 8
         bells, messages, since = _METERS.unpack_from(block.buffer, offset * 8)
         self.seconds = [bells, messages, since or self.seconds[METERED_SINCE]]
+
+    def trace(self, key: int, spans: SpanBuffer | None) -> None:
+        """Have a hosted object record its work in `spans` from now on (None: no more). `number` is the request's."""
+        self.objects[key].trace(spans, self)
 
     def count(self, column: int, began: float) -> None:
         """Add the seconds since `began` to a column of the meters."""
@@ -165,6 +173,7 @@ class _WorkerProcess:
                 return
             began = clock()
             for key, argument, number in BELL.iter_unpack(bells):
+                host.number = number
                 if key == MESSAGE:
                     self._complete(number, self._answer_message())
                     continue

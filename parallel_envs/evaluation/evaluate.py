@@ -43,6 +43,7 @@ from parallel_envs.evaluation.records import (
 )
 from parallel_envs.evaluation.running import EpisodeQueue, EvaluationWorker, EvaluationWorkers, RehearsalQueue
 from parallel_envs.extras import is_installed
+from parallel_envs.files import unwritable
 from parallel_envs.policies.specs import with_absolute_paths
 from parallel_envs.threads import CallGuard
 from parallel_envs.vector.registry import Registrations
@@ -511,9 +512,5 @@ class ResultSaver:
 
 def check_writable(path: Path) -> None:
     """Raise BadEvaluation if the file cannot be written."""
-    folder = path.parent
-    problem = "it is a folder" if path.is_dir() else "" if folder.is_dir() else f"there is no folder {folder}"
-    if not problem and not (os.access(folder, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))):
-        problem = "you have no permission"
-    if problem:
+    if problem := unwritable(path):
         raise BadEvaluation(f"{path} cannot be written: {problem}. Name another file.")

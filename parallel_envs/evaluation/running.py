@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Self
 
+from parallel_envs import trace
 from parallel_envs.checks import hint
 from parallel_envs.choices import StartMethod, Strategy
 from parallel_envs.engine import PendingRequest, PoolSettings, Reply, open_pool
@@ -215,6 +216,8 @@ class WorkQueue(ABC):
     """Work for the workers: calls of a method of `EvaluationWorker`, one after another."""
 
     method: str
+    name: str
+    """The word for a call in a trace."""
 
     @abstractmethod
     def next(self) -> tuple[Any, ...] | None:
@@ -252,6 +255,7 @@ class EvaluationWorkers:
         self._group = WorkerGroup(self._pool, lambda _: recipe)
         self._stale: set[int] = set()  # workers to replace before they get another call
         self._busy: dict[int, tuple[tuple[Any, ...], PendingRequest, float]] = {}
+        self._began: dict[int, float] = {}  # when the worker was sent its newest call
 
     def __enter__(self) -> Self:
         return self
@@ -269,7 +273,11 @@ class EvaluationWorkers:
             for loss in () if is_last else losses:
                 self._group.replace(loss.worker, built=False)
 
-        for failure in filter(None, map(_failure_of, self._group.build(on_lost=replace))):
+        began = time.perf_counter()
+        lost = self._group.build(on_lost=replace)
+        if trace.open_traces:
+            trace.record("start workers", began, workers=self.num_workers)
+        for failure in filter(None, map(_failure_of, lost)):
             raise BadEvaluation(
                 f"Workers cannot start ({failure.error_type}: {failure.message}). Missions and policies must be "
                 "importable in a worker process. Change them, or give jobs=0."
@@ -284,11 +292,13 @@ class EvaluationWorkers:
                     continue
                 grace = _GRACE_SECONDS
                 if worker in self._stale:
+                    trace.instant("restart", row=f"evaluation worker {worker}", worker=worker)
                     grace = _FRESH_GRACE_SECONDS
                     self._group.replace(worker, built=False)
                     # Requests are answered in the order in which they were sent, so this one needs no wait.
                     pool.send({worker: self._group.build_call(worker)})
                     self._stale.discard(worker)
+                self._began[worker] = time.perf_counter()
                 request = pool.send({worker: self._group.call(queue.method, *arguments)})
                 self._busy[worker] = arguments, request, time.monotonic() + (self._timeout or _LONG_SECONDS) + grace
             if not self._busy:
@@ -319,6 +329,11 @@ class EvaluationWorkers:
                     failure = timeout_failure(self._timeout, "", self._group.end(worker, self._timeout))
                     self._stale.add(worker)
                 del self._busy[worker]
+                if trace.open_traces:
+                    spec = arguments[0]
+                    about = {"mission": spec.mission, "episode": spec.episode, "request": request.number}
+                    about |= {"policy": spec.alone} if spec.alone else {}
+                    trace.record(queue.name, self._began[worker], row=f"evaluation worker {worker}", **about)
                 if queue.finish(arguments, result, failure):
                     self._stale.add(worker)
 
@@ -352,7 +367,7 @@ class RehearsalQueue(WorkQueue):
     If there are more workers than missions, some rehearse the same mission, so that all have loaded what they need.
     """
 
-    method = "rehearse"
+    method, name = "rehearse", "rehearsal"
 
     def __init__(self, specs: Sequence[EpisodeSpec], config: EvaluationConfig, num_workers: int) -> None:
         first = {spec.mission_key: spec for spec in reversed(specs)}
@@ -425,7 +440,7 @@ class EpisodeQueue(WorkQueue):
     With `side_by_side` several episodes are played at once. Otherwise they are played in the order of the list.
     """
 
-    method = "play"
+    method, name = "play", "episode"
 
     def __init__(
         self,

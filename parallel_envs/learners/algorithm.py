@@ -197,6 +197,8 @@ class UpdateReport:
     """Absolute errors of the sampled steps, if the replay buffer is prioritized."""
     carry: npt.NDArray[Any] | None = field(default=None, repr=False)
     """The memory of a recurrent agent after the update."""
+    times: tuple[float, float] | None = field(default=None, repr=False, compare=False)
+    """Start and end of the update, also if a worker made it, for `trace.record`."""
 
     @property
     def learnt(self) -> bool:

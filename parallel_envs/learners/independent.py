@@ -28,6 +28,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import create_empty_array
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError, conlist
 
+from parallel_envs import trace
 from parallel_envs.checks import check_count, choice, optional_seconds, suggests_keywords, unknown_keyword
 from parallel_envs.choices import OnDivergence, Strategy, UpdateModeName, words
 from parallel_envs.engine.interrupts import Interrupts
@@ -37,7 +38,7 @@ from parallel_envs.learners.algorithm import Agent, AlgorithmConfig, Diverged, U
 from parallel_envs.learners.checkpoint import BadCheckpoint, load_checkpoint, save_checkpoint
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates import MODES, UPDATE_TIMEOUT, UpdateMode, mode_for
-from parallel_envs.learners.updates.mode import UpdateFailed
+from parallel_envs.learners.updates.mode import UpdateFailed, trace_updates
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.seeding import SeedTree
 from parallel_envs.threads import CallGuard, ClosedAtExit, one_thread
@@ -258,6 +259,8 @@ class IndependentLearners(ClosedAtExit):
         self.observe(actions, *self.envs.step(actions), self._acting)
         self.seconds["act"] += acted - began
         self.seconds["collect"] += time.perf_counter() - acted
+        if trace.open_traces:
+            trace.record("collect", began, steps=self.steps)
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
@@ -277,10 +280,14 @@ class IndependentLearners(ClosedAtExit):
             mode = self.mode
             with contextlib.nullcontext() if mode.is_elsewhere else Interrupts():  # all of it, or a second Ctrl-C
                 reports = mode.update(plans)
+                if trace.open_traces:
+                    trace_updates(reports)
                 for agent, report in reports.items():
                     self.agents[agent].finish(report)
                 self.act_with({agent: self.agents[agent].acting_weights() for agent in reports})
                 self.tell_of(reports)
+            if trace.open_traces:
+                trace.record("update", began, agents=len(plans))
         self.seconds["update"] += time.perf_counter() - began
         return {agent: self.agents[agent].metrics for agent in plans}
 

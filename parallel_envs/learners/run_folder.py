@@ -7,6 +7,7 @@ runs/spread/
     metrics.jsonl        a line for each update, or for several
     tensorboard/         the same for TensorBoard
     outcome.json         how the run ended, and its results; absent while it trains, and after a kill
+    trace.json           timeline of the last minute, if the run was traced (`--trace`)
     checkpoints/000051200/  by number of steps; the newest few
 
 `Run` writes into the folder, one process at a time. Tables of results and commands are in `outcomes.py`.
@@ -48,7 +49,7 @@ Metrics = Mapping[Agent, Mapping[str, float]]
 _log = logging.getLogger(__name__)
 
 SETTINGS, ABOUT, CHOSEN, METRICS = "settings.yaml", "run.json", "chosen.json", "metrics.jsonl"
-OUTCOME = "outcome.json"
+OUTCOME, TRACE = "outcome.json", "trace.json"
 BOARD, CHECKPOINTS = "tensorboard", "checkpoints"
 
 

@@ -41,6 +41,7 @@ from parallel_envs.learners.meta.learner import Learner
 from parallel_envs.learners.outcomes import Ended, RunOutcome, check_learnt, commands_after, outcome_of
 from parallel_envs.learners.progress import Counted, Display, Progress, Repetitions, display
 from parallel_envs.learners.run_folder import (
+    TRACE,
     BadRun,
     CheckpointNotSaved,
     MetricMeans,
@@ -57,8 +58,11 @@ from parallel_envs.multiagent.by_name import as_text, env_factory
 from parallel_envs.progress import say
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.settings import settings_in
+from parallel_envs.trace import Trace, span
 from parallel_envs.trust import TUPLE_AGENTS, check_env
+from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.env_errors import env_names
+from parallel_envs.vector.tracing import traced
 
 Agent = Hashable
 
@@ -68,21 +72,26 @@ _log = logging.getLogger(__name__)
 # ---- new runs ---------------------------------------------------------------------------------------------------
 
 
-def begin(config: str | Path | None, overrides: Sequence[str] = (), *, quiet: bool = False) -> Path:
+def begin(
+    config: str | Path | None, overrides: Sequence[str] = (), *, quiet: bool = False, trace: bool = False
+) -> Path:
     """Train in a new folder, which is returned. `config`: a settings file; None if `overrides` contain everything.
-    `quiet`: nothing is shown but warnings.
+    `quiet`: nothing is shown but warnings. With `trace` the folder gets a timeline of the last minute, `trace.json`.
 
     Settings with a block `env` (`env_type: meta`) are those of the meta-RL `Learner`, which is trained then.
     """
     if config is not None and is_meta(settings_in(config, BadSettings)):
-        return _train_meta(lambda: Learner(config, **read_overrides(overrides)), quiet)
+        return _train_meta(lambda: Learner(config, **read_overrides(overrides)), quiet, trace=trace)
     settings = load_settings(config, overrides)
     with _console(quiet) as console, build_learners(settings) as learners:
         algorithms = [one.algorithm.name for one in learners.agents.values()]
         folder = settings.folder or new_folder_in_runs(settings.env, algorithms, settings.seed)
         described = completed(settings, configs_by_name()).described()
         options = {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
-        with Run.create(folder, described, seed=settings.seed, **options) as run:
+        with (
+            Run.create(folder, described, seed=settings.seed, **options) as run,
+            _traced(run, trace, learners.envs.envs),
+        ):
             _Training(learners, settings, run, console).run_to_end()
     return folder
 
@@ -164,8 +173,9 @@ def go_on(
     *,
     trust: Sequence[str] = (),
     quiet: bool = False,
+    trace: bool = False,
 ) -> Path:
-    """Continue training from the newest checkpoint in a run's folder. Returns the folder.
+    """Continue training from the newest checkpoint in a run's folder. Returns the folder. `trace`: as in `begin`.
 
     `config`, a settings file to use in place of the run's own, and `overrides` may change what does not influence the
     training. `trust` has modules with environments that the run's own settings.yaml may name. A run that has made
@@ -178,7 +188,7 @@ def go_on(
     if is_meta(settings_in(settings_of(folder), BadSettings)):
         if config is not None:
             raise BadSettings(f"{config} was given beside a meta-RL run. Change single settings of it, as key=value.")
-        return _train_meta(lambda: Learner.resume(folder, trust=trust, **read_overrides(overrides)), quiet)
+        return _train_meta(lambda: Learner.resume(folder, trust=trust, **read_overrides(overrides)), quiet, trace=trace)
     stored = load_settings(settings_of(folder))
     computed = {name: getattr(stored, name) for name in ("checkpoint_every", "log_every")}  # not from new total_steps
     settings = load_settings(config or settings_of(folder), overrides, computed)
@@ -222,11 +232,26 @@ def go_on(
                     limits = learners.workers, learners.update_timeout
                     learners.run_by(make=lambda parameters: AutoUpdates(parameters, *limits, choice=run.chosen))
                 run.remember({**own, "folder": other["folder"]})
-                _Training(learners, settings, run, console).run_to_end()
+                with _traced(run, trace, learners.envs.envs):
+                    _Training(learners, settings, run, console).run_to_end()
     return Path(folder)
 
 
 # ---- training ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _traced(run: Run, wanted: bool, *managers: ParallelEnvManager | None) -> Iterator[None]:
+    """Write a timeline of the context into the run's folder, if it is wanted. Workers of managers after the first one
+    are those of evaluations.
+    """
+    with contextlib.ExitStack() as stack:
+        if wanted:
+            timeline = stack.enter_context(Trace(run.folder / TRACE))
+            for number, manager in enumerate(managers):
+                if manager is not None:
+                    stack.enter_context(traced(manager, timeline, "evaluation " if number else ""))
+        yield
 
 
 class _Training:
@@ -339,7 +364,8 @@ class _Training:
         learners = self.learners
         self.means.flush(learners.steps)
         chosen = learners.mode.choice if isinstance(learners.mode, AutoUpdates) else None
-        self.run.save_if_possible(learners.steps, learners.save, chosen, is_last=is_last)
+        with span("checkpoint", steps=learners.steps):
+            self.run.save_if_possible(learners.steps, learners.save, chosen, is_last=is_last)
 
     def _show(self, *, last: bool = False) -> None:
         learners, report = self.learners, self.loop.report()
@@ -368,13 +394,17 @@ class _Training:
         _say_results(self.console, outcome, commands_after(self.run, more, mission))
 
 
-def _train_meta(make: Callable[[], Learner], quiet: bool) -> Path:
+def _train_meta(make: Callable[[], Learner], quiet: bool, *, trace: bool) -> Path:
     """Train a meta-RL learner with the display, and show how well the agent adapts. Returns the run's folder."""
     with _console(quiet) as console, make() as learner:
         run, settings = learner._start_training(), learner.settings.train
         say(console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
         try:
-            with display(learner.n_env_steps_total, console=console) as learner.display:
+            envs = (learner.train_env_parallel, learner.eval_env_parallel) if trace else ()
+            with (
+                display(learner.n_env_steps_total, console=console) as learner.display,
+                _traced(run, trace, *envs),
+            ):
                 folder = learner.train()
             curve = " ".join(f"{one:.4g}" for one in learner.evaluate().curve)
             say(console, f"Mean return by inner episode on {len(learner.eval_tasks)} evaluation tasks: {curve}")

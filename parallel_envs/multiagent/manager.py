@@ -480,6 +480,7 @@ class MultiAgentEnvManager(ClosedAtExit):
     render = _delegated(ParallelEnvManager.render)
     restart = _delegated(ParallelEnvManager.restart)
     stats = _delegated(ParallelEnvManager.stats)
+    trace = _delegated(ParallelEnvManager.trace)
 
     def call(self, name: str, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of the environments (or read an attribute): all, or those of `env_ids`."""

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AutoresetMode
 
+from parallel_envs import trace
 from parallel_envs.checks import check_count, check_whole, suggests_keywords, yes_or_no
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import CollectionInterrupted
@@ -180,6 +181,8 @@ class _Collection:
                         began = time.perf_counter()
                         actions = self._runner.act({env: self._episodes[env] for env in envs}, batch)
                         self._patience = _CALLS_WORTH_WAITING * (time.perf_counter() - began)
+                        if trace.open_traces:
+                            trace.record("act", began, envs=len(envs))
                         self._envs.send(actions, envs)
                         self._num_in_flight += len(envs)
                     self._begin_episodes()

@@ -124,6 +124,8 @@ class EnvBatch:
         self._missing: set[int] = set()
         """Envs that are being replaced or could not be made again, in workers that are alive and hold other envs."""
         self._full_steps = 0
+        self.env_seconds: dict[int, float] = {}
+        """The mean seconds of a step of each env in the newest trace."""
         self._single_steps = [0] * num_workers
         self.pool = open_pool(num_workers, settings)
         self._in_process = self.pool.backend == "process"
@@ -421,6 +423,7 @@ class EnvBatch:
         for worker, held in enumerate(self.slices):
             counters, meters = self.arrays.counters[worker], self.pool.meters(worker)
             resets = counters[AUTORESET_SECONDS]
+            of_envs = {env: self.env_seconds[env] for env in held if env in self.env_seconds}
             stats.append(
                 {
                     "worker": worker,
@@ -431,8 +434,10 @@ class EnvBatch:
                     "reset_seconds": float(counters[RESET_SECONDS] + resets),
                     "wait_seconds": meters.wait_seconds,
                     "idle_seconds": meters.idle_seconds,
+                    "seconds": meters.bell_seconds + meters.message_seconds + meters.idle_seconds,
                     "restarts": restarts[worker],
                     "bytes": meters.num_bytes,
+                    **({"env_step_seconds": of_envs} if of_envs else {}),
                 }
             )
         return stats

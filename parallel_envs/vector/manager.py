@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -42,6 +44,7 @@ from parallel_envs.errors import EnvError
 from parallel_envs.seeding import SeedTree
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
 from parallel_envs.threads import NOT_HELD, CallGuard, one_thread
+from parallel_envs.trace import Trace
 from parallel_envs.vector import arguments
 from parallel_envs.vector.arguments import EnvFactory, EnvIds, Options, Seed, TaskLedger, WorkerEnv
 from parallel_envs.vector.env_batch import EnvBatch
@@ -280,6 +283,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._stop = self._recovery.new_deaths  # stored, since making a bound method costs time at each step
         self._in_flight = InFlight(batch, self._recovery, self.step_timeout, self.reset_timeout)
         self._num_steps = 0
+        self._is_traced = False
 
     # ---- reset and step -------------------------------------------------------------------------------------------
 
@@ -877,11 +881,49 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def stats(self) -> list[dict[str, Any]]:
         """Return statistics of each worker since it was started. Durations are in seconds.
 
-        `step_seconds` and `reset_seconds` are spent inside the environments, `idle_seconds` without work;
-        `wait_seconds` is the time for which this process was blocked until the worker had answered.
+        `print(envs.stats())` shows a table with shares of the worker's `seconds`. `step_seconds` and `reset_seconds`
+        are spent inside the environments, `idle_seconds` without work; `wait_seconds` is the time for which this
+        process was blocked until the worker had answered. The last line names the slowest environment, if each has a
+        worker of its own or was in a `trace`: then `env_step_seconds` has the mean step of each environment in the
+        newest trace. Otherwise it names the slowest worker, since steps of single environments are not timed.
         """
+        from parallel_envs.vector.tracing import WorkerStats
+
         self._pending.check_open("stats")
-        return self._batch.stats(self._recovery.restarts)
+        return WorkerStats(self._batch.stats(self._recovery.restarts))
+
+    @contextlib.contextmanager
+    def trace(self, path: str | Path, seconds: float | None = 60.0) -> Iterator[None]:
+        """Record a timeline of this process and the workers for the context, and write it to a file at its end.
+
+            with envs.trace("trace.json"):      # open the file in https://ui.perfetto.dev
+                train(envs)
+
+        Each worker has a row with its steps, resets and calls, each with the env and the number of the request. The
+        row of the caller has the calls of this manager, and within them the waits for workers; and what else this
+        process does that is marked: acting and updates of learners. Restarts are marked too.
+
+        The file is written also if the block raises, and then has the events of dead workers as well. It holds the last
+        `seconds` seconds (None: no limit), and of these at most 65,536 events of the caller and 262,144 of all workers
+        together; its metadata say how many were dropped. Afterwards `stats()` knows the mean step of each environment.
+
+        Raises:
+            RuntimeError: The manager is being traced.
+            OSError: The file cannot be written.
+        """
+        from parallel_envs.vector.tracing import traced
+
+        self._pending.check_open("trace")
+        with Trace(path, seconds) as trace, traced(self, trace):
+            yield
+
+    @one_thread
+    def _begin_trace(self, start: Callable[[], None]) -> None:
+        self._pending.check_open("trace")
+        if self._is_traced:
+            raise RuntimeError("A trace of this manager was begun inside another one. End that one first.")
+        start()
+        self._is_traced = True
 
     @property
     def num_restarts(self) -> int:

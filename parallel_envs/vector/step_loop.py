@@ -25,7 +25,9 @@ from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import Failure, reraise_ctrl_c
 from parallel_envs.engine.interrupts import forked, leave_if_forked
+from parallel_envs.engine.worker import Host
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, TaskWay, takes
+from parallel_envs.trace import CALL, FAILED_STEP, RESET, STEP, SpanBuffer
 from parallel_envs.vector.env_states import EnvState, EpisodeState, load_env
 from parallel_envs.vector.infos import EMPTY, PICKLED, Info, InfoWriter, Schema
 from parallel_envs.vector.shared_arrays import (
@@ -99,6 +101,13 @@ class PipedReply:
 
     def __bool__(self) -> bool:
         return bool(self.schemas or self.infos or self.leaves or self.failures)
+
+    def add(self, other: PipedReply) -> None:
+        """Add the parts of another reply."""
+        self.schemas += other.schemas
+        self.infos |= other.infos
+        self.leaves |= other.leaves
+        self.failures |= other.failures
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
@@ -229,7 +238,7 @@ class StepLoop:
     the batch and `local` its place in this worker.
 
     Attributes:
-        ring: Steps the envs: see `_make_ring`.
+        ring: Steps the envs: see `_make_ring`. While the work is traced, another function does: see `trace`.
         tells_tasks: Whether the final info of an episode contains the numbers of its task and of the episode.
     """
 
@@ -257,6 +266,8 @@ class StepLoop:
         self._lost: dict[int, tuple[Any, Info, tuple[int, int]]] = {}
         self._reply: PipedReply | None = None
         self._has_watched_options = False
+        self._span: Callable[[int, int, float], None] | None = None
+        self._reset_began = 0.0  # of the newest reset in a step that is traced
         self.ring = self._make_ring()
 
     def _make_ring(self) -> Callable[[int], PipedReply | None]:
@@ -300,6 +311,44 @@ class StepLoop:
             return None if self._reply is None else self._take_reply()
 
         return ring
+
+    def trace(self, spans: SpanBuffer | None, host: Host) -> None:
+        """Record steps, resets and calls in `spans` from now on, with the numbers of the requests to `host`. None: no
+        more. While nothing is recorded, steps are made by a function that knows nothing of this.
+        """
+        step = self._make_ring()
+        if spans is None:
+            self.ring, self._span = step, None
+            return
+        add, clock, pending, first = spans.writer(), time.perf_counter, self._pending, self._first
+        all_envs = tuple(range(len(self._envs)))
+
+        def traced(argument: int) -> PipedReply | None:
+            reply: PipedReply | None = None
+            which_and_dtype, which = argument & 31, argument >> 5
+            ended = clock()
+            for local in all_envs if which == _ALL_ENVS else (which - 1,):
+                env, began, is_step = first + local, ended, pending[local] is _NOTHING
+                self._reset_began = 0.0
+                part = step(which_and_dtype | (local + 1) << 5)
+                ended = clock()
+                if is_step:
+                    kind = STEP if part is None or env not in part.failures else FAILED_STEP
+                    add(kind, env, host.number, began, self._reset_began or ended)
+                if reply is None:
+                    reply = part
+                elif part is not None:
+                    reply.add(part)
+            return reply
+
+        self.ring = traced
+        self._span = lambda kind, env, began: add(kind, env, host.number, began, clock())
+
+    def add_call(self, env: int, began: float) -> None:
+        """Record a call of an env that has ended, if the work is traced."""
+        if self._span is not None:
+            leave_if_forked()
+            self._span(CALL, env, began)
 
     def step_with(self, argument: int, parts: Mapping[int, Sequence[Any]]) -> PipedReply | None:
         """Step as `ring` does. `parts` holds, by env, the leaves of actions that have no fixed shape."""
@@ -423,6 +472,13 @@ class StepLoop:
 
     def _begin_episode(self, local: int, request: ResetRequest) -> tuple[Any, Info]:
         """Choose the task of the next episode, and reset the env with it."""
+        began = self._reset_began = time.perf_counter()
+        outcome = self._reset_with_task(local, request)
+        if self._span is not None:
+            self._span(RESET, self._first + local, began)
+        return outcome
+
+    def _reset_with_task(self, local: int, request: ResetRequest) -> tuple[Any, Info]:
         env, options, added = self._envs[local], snapshot(request.options), self.tasks.begin(local, request.task)
         if added:
             options = {**(options or {}), **added}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,10 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import Failure, picklable, reraise_ctrl_c, unpicklable_part
+from parallel_envs.engine.worker import Host
 from parallel_envs.env_ids import is_unregistered
 from parallel_envs.tasks import TaskSource, TaskWay, offers, part_of
+from parallel_envs.trace import SpanBuffer
 from parallel_envs.vector.env_states import layer_names, save_env
 from parallel_envs.vector.registry import OwnedEnvs, Registrations
 from parallel_envs.vector.shared_arrays import SharedArrays, packed, snapshot
@@ -149,6 +152,12 @@ class WorkerEnvs:
         self.ring, self.step_with, self.reset = loop.ring, loop.step_with, loop.reset
         self.report_lost, self.set_tasks = loop.report_lost, loop.set_tasks
 
+    def trace(self, spans: SpanBuffer | None, host: Host) -> None:
+        """Record the work in `spans` from now on (None: no more): see `StepLoop.trace`."""
+        if self._loop is not None:
+            self._loop.trace(spans, host)
+            self.ring = self._loop.ring
+
     def _unmade_reply(self, *_: Any) -> PipedReply:
         """Return the reply that says which env could not be made."""
         if not self._unmade:
@@ -202,7 +211,14 @@ class WorkerEnvs:
 
     def apply(self, envs: Sequence[int], function: Callable[..., Any], args: Sequence[Any]) -> dict[int, Any]:
         """Return `function(env, *args)` for some envs. An env for which it raises has a `Failure` as its result."""
-        return self._for_each(envs, lambda index: self._keep(function(self._env(index), *args)))
+
+        def applied(index: int) -> Any:
+            env, began = self._env(index), time.perf_counter()
+            value = self._keep(function(env, *args))
+            self._made().add_call(index, began)
+            return value
+
+        return self._for_each(envs, applied)
 
     def get_states(self, envs: Sequence[int], save: Callable[[Any], Any] | None) -> dict[int, Any]:
         """Return the state of each env but for its observation, as arguments of `EnvState`."""

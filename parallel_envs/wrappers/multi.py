@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from parallel_envs import trace
 from parallel_envs.checks import choice, suggests_keywords
 from parallel_envs.choices import Strategy, words
 from parallel_envs.engine import Unpicklable
@@ -178,12 +180,16 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     @in_turn
     def step(self, observations: Mapping[Agent, Any], alive: Mapping[Agent, Mask] | None = None) -> dict[Agent, Any]:
         """`send` and `recv`."""
+        began = time.perf_counter()
         self._send(observations, alive)
         try:
-            return self._recv()
+            actions = self._recv()
         except BaseException:
             self._abandon()  # a Ctrl-C before `_recv` began leaves no open turn
             raise
+        if trace.open_traces:
+            trace.record("act", began, agents=len(observations))
+        return actions
 
     # ---- agents -----------------------------------------------------------------------------------------------------
 

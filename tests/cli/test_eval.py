@@ -25,6 +25,7 @@ from parallel_envs.evaluation import evaluate as play
 from parallel_envs.evaluation.recordings import read_episode
 from parallel_envs.extras import shell_command
 from tests.cli.test_tool import command, told
+from tests.vector.test_tracing import Timeline
 
 CART = ("-m", "CartPole-v1")
 LEFT = ("-p", "tests.cli.agents:Left")
@@ -343,3 +344,24 @@ def test_mistakes_are_told_in_plain_words(
     assert message in told(result)
     assert "Traceback" not in result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "tests.json"]
+
+
+@pytest.mark.parametrize("jobs", ["0", "2"])
+def test_a_trace_has_each_episode_in_the_row_of_its_job(tmp_path: Path, jobs: str) -> None:
+    path = tmp_path / "trace.json"
+    result = evaluated("-m", "tests.cli.agents:TwoSteps", "-j", jobs, "--trace", str(path), "-p", "random")
+    assert result.exit_code == 0, result.output
+    rows = Timeline(path).rows
+    assert [name for name in rows if name != "caller"] == [f"evaluation worker {job}" for job in range(int(jobs) or 1)]
+    found = [
+        (one["name"], *(one["args"][name] for name in ("mission", "policy", "episode")))
+        for row in rows.values()
+        for one in row
+        if one["name"] == "episode"
+    ]
+    missions, policies = ("CartPole-v1", "tests.cli.agents:TwoSteps"), ("tests.cli.agents:Left", "random")
+    assert sorted(found) == sorted(
+        ("episode", mission, policy, number) for mission in missions for policy in policies for number in range(2)
+    )
+    result = evaluated("--trace", str(tmp_path / "no" / "trace.json"))
+    assert (result.exit_code, "there is no folder" in told(result)) == (2, True)

@@ -136,16 +136,17 @@ READERS = {
     f"{room}/{name}.py": room
     for room, names in {
         "evaluation": "running episode evaluate",
-        "wrappers": "auto base local policy_handle pool process",
-        "vector": "manager recovery step_loop",
+        "wrappers": "auto base local multi policy_handle pool process",
+        "vector": "manager recovery step_loop tracing worker_envs",
         "engine": "fork_server output pool process supervisor supervisor_client worker restart_budget worker_process",
         "groups": "env_host transport env_workers",
         "rollouts": "collector",
-        "learners": "progress independent loops/loop loops/learner_thread meta/learner train updates/auto",
+        "learners": "progress independent loops/loop loops/learner_thread meta/learner train "
+        "updates/auto updates/fused updates/mode",
         "cli": "doctor episode_display",
     }.items()
     for name in names.split()
-} | {"threads.py": "threads", "progress.py": "progress"}
+} | {"threads.py": "threads", "trace.py": "trace", "progress.py": "progress"}
 """The files that read a clock, and whose rows say what for. Another one has to be thought about, and put here."""
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from parallel_envs.learners.train import build_learners
 from parallel_envs.learners.updates import UPDATE_TIMEOUT
 from parallel_envs.testing import assert_same_batch
 from tests.learners.command_lines import CHECKPOINT_STEPS, DQN, PLAIN, Train, command, learnt
+from tests.learners.meta.families import settings as meta_settings
 from tests.learners.test_independent import Poisoned, Pressing
+from tests.vector.test_tracing import Timeline
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simple_spread.yaml"
 
@@ -191,3 +194,40 @@ def test_a_run_whose_agent_diverges_ends_or_goes_on_and_fails_if_it_has_learnt_n
     assert about["steps"] >= 2 * CHECKPOINT_STEPS
     done = train(resume=folder)
     assert (done.exit_code, "Nothing was learnt by 'red'" in done.output) == (1, True)
+
+
+@pytest.mark.parametrize("how", [[], ["mode=overlap", "learn_in=process"], ["mode=overlap", "learn_in=thread"]])
+def test_a_traced_run_has_a_timeline_of_workers_learners_and_checkpoints(
+    train: Train, tmp_path: Path, how: list[str]
+) -> None:
+    folders = tmp_path / "plain", tmp_path / "traced"
+    for folder, words in zip(folders, ([], ["--trace"]), strict=True):
+        done = train(*how, *words, f"folder={folder}")
+        assert done.exit_code == 0, done.output
+    assert not (folders[0] / "trace.json").exists()
+    (plain, _), (states, about) = map(learnt, folders)
+    assert_same_batch(states, plain)
+    rows = Timeline(folders[1] / "trace.json").rows
+    assert (
+        sum(one["name"] == "step" for name in rows if name.startswith("worker ") for one in rows[name])
+        == (about["steps"])
+    )
+    updates = [one["args"]["steps"] for one in rows["learner agent_0"]]
+    assert (len(updates), {one["name"] for one in rows["learner agent_0"]}) == (about["updates"], {"update"})
+    assert min(updates) > 0
+    caller = Counter(one["name"] for one in rows["caller"])
+    assert caller["checkpoint"] == 2
+    assert caller["collect"] == caller["act"] >= about["steps"] / 2
+    assert ("learning" in rows, caller["update"] > 0) == (bool(how), not how)
+
+
+def test_a_traced_meta_run_shows_collecting_learning_and_evaluation(tmp_path: Path) -> None:
+    given = meta_settings(workers=2, backend="thread")
+    (path := tmp_path / "meta.yaml").write_text(yaml.safe_dump(given))
+    done = command(path, "--trace", f"folder={tmp_path / 'run'}")
+    assert done.exit_code == 0, done.output
+    timeline = Timeline(tmp_path / "run" / "trace.json")
+    assert {"collect", "act", "update", "evaluate", "checkpoint"} <= timeline.names("caller").keys()
+    assert {name.partition(" (")[0] for name, events in timeline.rows.items() if events} >= {
+        *("worker 0", "worker 1", "evaluation worker 0", "evaluation worker 1")
+    }

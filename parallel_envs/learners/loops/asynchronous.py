@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parallel_envs import trace
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.loops.learner_thread import SCHEDULES, BehaviorPolicy, LearnerThread, Result, UpdateJob
@@ -137,7 +138,7 @@ class AsyncLoop(Loop):
     def _wait(self, is_so: Callable[[LearnerThread], bool]) -> None:
         """Wait until this holds for the submitted updates."""
         before = self.seconds["wait"]
-        with self._timed("wait"), self.while_waiting():
+        with trace.span("wait for learning"), self._timed("wait"), self.while_waiting():
             self.updates.wait_until(is_so)
         self.learners.seconds["update"] += self.seconds["wait"] - before
 

@@ -34,9 +34,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from parallel_envs import trace
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport, tensors_of
-from parallel_envs.learners.updates.mode import UpdateMode
+from parallel_envs.learners.updates.mode import UpdateMode, trace_updates
 
 BEHAVIOUR, CORRECTED = "behaviour", "corrected"
 """Names of the arrays that `with_log_probs` adds to a plan: see `PPO.prepare`."""
@@ -297,6 +298,9 @@ class LearnerThread:
         began = time.perf_counter()
         reports = self.mode.update({job.agent: job.plan for job in jobs})
         spent = time.perf_counter() - began
+        if trace.open_traces:
+            trace.record("update", began, agents=len(jobs))
+            trace_updates(reports)
         self.seconds += spent
         results = []
         for job in jobs:

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import Env
 
+from parallel_envs import trace
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.algorithm import Diverged
@@ -355,6 +356,7 @@ class Learner(ClosedAtExit):
             self._num_rollouts += num_rollouts
             self._n_env_steps_total += self.last_rollouts.num_steps
             self.seconds["collect"] += time.perf_counter() - began
+            trace.record("collect", began, rollouts=num_rollouts)
         return self.last_rollouts.num_steps
 
     @one_thread
@@ -374,6 +376,7 @@ class Learner(ClosedAtExit):
             info_keys=[_INNER],
         )
         self.seconds["evaluate"] += time.perf_counter() - began
+        trace.record("evaluate", began, rollouts=len(rollouts))
         return Adaptation.of(rollouts, self.max_rollouts_per_task)
 
     @one_thread
@@ -385,6 +388,7 @@ class Learner(ClosedAtExit):
         left = 1.0 - self.progress * (1.0 - self.settings.train.last_learning_rate)
         stats = self.agent.update(num_updates, rate=max(left, 1e-6))
         self.seconds["learn"] += time.perf_counter() - began
+        trace.record("update", began, updates=num_updates)
         return stats
 
     @one_thread
@@ -553,7 +557,8 @@ class Learner(ClosedAtExit):
     def _keep(self, run: Run, *, is_last: bool) -> None:
         """Save a checkpoint, unless there is one at this step or an iteration is half done."""
         if self._is_whole and self._n_env_steps_total != self._kept_at:
-            saved = run.save_if_possible(self._n_env_steps_total, self.save, is_last=is_last)
+            with trace.span("checkpoint", steps=self._n_env_steps_total):
+                saved = run.save_if_possible(self._n_env_steps_total, self.save, is_last=is_last)
             self._kept_at = self._kept_at if saved is None else self._n_env_steps_total
 
     def _tenth(self, wanted: int | None) -> int:

@@ -11,6 +11,8 @@ No operation mixes rows: gradients are clipped and Adam steps are taken row by r
 from __future__ import annotations
 
 import copy
+import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -60,6 +62,7 @@ class FusedUpdates(UpdateMode):
                 if not all_own[0].algorithm.stackable:  # such an agent is alone
                     reports[agents[0]] = try_update(all_own[0], plans[agents[0]])
                     continue
+                began = time.perf_counter()
                 try:
                     if agents not in self._groups:
                         while len(self._groups) >= _MOST_GROUPS:
@@ -68,7 +71,10 @@ class FusedUpdates(UpdateMode):
                     made = self._groups[agents].update([plans[agent] for agent in agents])
                 except Exception as error:  # noqa: BLE001  # any error: it is raised after the others have learnt
                     made = [UpdateReport.of_nothing(failure=Failure.of(error))] * len(agents)
-                reports |= zip(agents, made, strict=True)
+                times = began, time.perf_counter()
+                reports |= {
+                    agent: dataclasses.replace(report, times=times) for agent, report in zip(agents, made, strict=True)
+                }
         return {agent: reports[agent] for agent in plans}
 
 

@@ -5,6 +5,8 @@ If two modes disagree, `SequentialUpdates` is right.
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -13,6 +15,7 @@ from typing import ClassVar
 
 import torch
 
+from parallel_envs import trace
 from parallel_envs.engine import Failure, num_cores
 from parallel_envs.errors import RemoteError
 from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport, update_one
@@ -131,7 +134,16 @@ class ThreadUpdates(UpdateMode):
 
 def try_update(parameters: AgentParameters, plan: Plan) -> UpdateReport:
     """Update one agent. An exception is returned in the report, because it does not concern other agents."""
+    began = time.perf_counter()
     try:
-        return update_one(parameters, plan)
+        report = update_one(parameters, plan)
     except Exception as error:  # noqa: BLE001  # any error: it is raised after the other agents have learnt
-        return UpdateReport.of_nothing(failure=Failure.of(error))
+        report = UpdateReport.of_nothing(failure=Failure.of(error))
+    return dataclasses.replace(report, times=(began, time.perf_counter()))
+
+
+def trace_updates(reports: Mapping[Agent, UpdateReport]) -> None:
+    """Add updates to the open traces, in a row for each agent. Agents that were computed together have equal times."""
+    for agent, report in reports.items():
+        if report.times is not None:
+            trace.record("update", *report.times, row=f"learner {agent}", steps=report.metrics.get("steps", 0.0))
