@@ -50,6 +50,7 @@ class KeptOptions:
     videos: Path | None = None
     save_episodes: Path | None = None
     fail_below: list[str] | None = None
+    report: Path | None = None
 
 
 class EvalCommand(TyperCommand):
@@ -90,6 +91,7 @@ _VERSUS = (
 _OUTPUT = (
     "A file of the result, in the format of its ending: .json (kept up to date, can be resumed), .csv, .yaml, .txt."
 )
+_REPORT = "Write a page of the result: intervals, cross-play, failures and videos (extra `report`)."
 _RESUME = (
     "A .json output that is not complete: play the missing episodes, with the options in the file, and write them "
     "there. Other options replace those of the file, and are refused if numbers depend on them."
@@ -151,6 +153,7 @@ def evaluate(
     ] = None,
     trust: Annotated[Words, Option("--trust", metavar="MODULE", help=_TRUST)] = None,
     fail_below: Annotated[Words, Option(metavar="METRIC=VALUE", help=_FAIL)] = None,
+    report: Annotated[Path | None, Option(metavar="FILE.html", help=_REPORT)] = None,
 ) -> None:
     """Play missions with policies, and show how well they did. The numbers are the same for any number of jobs.
 
@@ -216,7 +219,8 @@ def evaluate(
             thresholds = [Threshold.parse(text) for text in values["fail_below"] or ()]
             for threshold in thresholds:
                 threshold.check(missions, names)
-            outputs = Outputs(output or resume, values["save_episodes"], values["record"], values["videos"])
+            files = (values[name] for name in ("save_episodes", "record", "videos", "report"))
+            outputs = Outputs(output or resume, *files)
             outputs.check()
             strategies = [word.rpartition("=") for word in strategy or ()]
             if wrong := ["".join(parts) for parts in strategies if not parts[0] or not parts[2]]:
@@ -252,6 +256,7 @@ def evaluate(
             typer.echo(text_of(result, values["format"]), nl=False)
         with plain_errors(*mistakes, words=_OPTIONS, exit_code=ExitCode.WENT_WRONG):
             outputs.write(result, missions, candidates)
+            outputs.write_report(result)
     lines = [text for threshold in thresholds for text in threshold.missed_by(result)]
     went_wrong = stopped or bool(lines or result.failures) or not outputs.complete
     if (late := late_actions_text(result)) is not None:

@@ -40,7 +40,16 @@ from parallel_envs.cli.report_timeline import timeline
 if TYPE_CHECKING:
     from parallel_envs.evaluation import EvaluationResult
 
-__all__ = ["EvaluationRecord", "RunRecord", "curve", "mean_and_half_width", "open_page", "page", "page_of", "report"]
+__all__ = [
+    "EvaluationRecord",
+    "RunRecord",
+    "curve",
+    "mean_and_half_width",
+    "open_report_of",
+    "page",
+    "page_of",
+    "report",
+]
 
 _VALUES = 10  # rows of a curve in the table of its values
 _MOST_MATRIX = 12  # policies of a cross-play matrix with numbers in its cells
@@ -96,10 +105,18 @@ def report(
     typer.echo(f"Written: {output}")
 
 
-def open_page(path: Path) -> None:
-    """Open a page in the user's browser where there is a display (or $BROWSER is set). The path is printed anyway."""
+def open_report_of(folder: Path) -> None:
+    """Write the page of a run as `report.html` into its folder, and open it in the user's browser.
+
+    The path is printed. The page is opened where there is a display, or where $BROWSER names a program: without a
+    display, Python would start a browser in the terminal.
+    """
     import webbrowser
 
+    from parallel_envs.files import write_text
+
+    path = folder / "report.html"
+    write_text(path, page([folder], output=path))
     has_display = sys.platform != "linux" or {"DISPLAY", "WAYLAND_DISPLAY", "BROWSER"} & os.environ.keys()
     opened = bool(has_display) and webbrowser.open(path.resolve().as_uri())
     typer.echo(f"Report: {path}" if opened else f"Report: {path} (there is no display to open it on)", err=True)

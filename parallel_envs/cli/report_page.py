@@ -300,6 +300,7 @@ def html_page(
     page = (
         f'<!doctype html><html lang="en"{live}><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}"><title>{escape(title)}</title>'
+        f'<link rel="icon" href="data:,">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>'
         f'<body><a class="skip" href="#main">Skip to the content</a><header><h1>{escape(title)}</h1>'
         f'<nav aria-label="Sections"><ul>{links}</ul></nav></header><main id="main" tabindex="-1">'

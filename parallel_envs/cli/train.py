@@ -45,6 +45,10 @@ def train(
             "that file.",
         ),
     ] = None,
+    open_report: Annotated[
+        bool,
+        typer.Option("--open", help="At the end write a report into the run's folder, and open it (extra `report`)."),
+    ] = False,
 ) -> None:
     """Train independent learners as a settings file says. The results are in the run's folder.
 
@@ -77,6 +81,8 @@ def train(
         )
     with plain_errors(MissingExtra):
         require("Training", "torch", "safetensors")
+        if open_report:
+            require("--open", "matplotlib")
     from parallel_envs.learners.algorithm import Diverged, NothingLearnt
     from parallel_envs.learners.checkpoint import BadCheckpoint
     from parallel_envs.learners.config import BadSettings
@@ -99,6 +105,11 @@ def train(
             typer.echo(text.strip(), err=True)
         raise typer.Exit(ExitCode.WENT_WRONG) from None
     typer.echo(str(folder))
+    if open_report:
+        from parallel_envs.cli.report import open_report_of
+
+        with plain_errors(BadRun, OSError, exit_code=ExitCode.WENT_WRONG):
+            open_report_of(folder)
 
 
 # ---- the list of settings -------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def page(folder: Path) -> str:
 
 
 def test_the_page_is_one_file(page: str) -> None:
-    assert re.findall(r'(?:src|href)="(?!#)([^"]*)"', page) == []
+    assert re.findall(r'(?:src|href)="(?!#|data:)([^"]*)"', page) == []
     assert "url(http" not in page
     assert re.findall(r"<h2>(.*?)</h2>", page) == [
         *("Runs", "Learning curves", "Where time went", "Settings that differ"),
@@ -235,6 +235,54 @@ def test_videos_are_in_the_page_or_linked_from_it(tmp_path: Path, monkeypatch: p
     assert '<a href="../my%20films/m-0003.mp4">m-0003.mp4</a>' in written
     assert "too large to be in the page" in written
     assert "my films/m-0003.mp4</code>" in page_of(runs, [EvaluationRecord("r", result, tmp_path)])
+
+
+# ---- at the end of training and evaluating --------------------------------------------------------------------------
+
+
+def test_train_opens_a_report_where_there_is_a_display(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    opened: list[str] = []
+
+    def take(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", take)
+    small = ["train", *RUN, "tensorboard=false"]
+    for number, display in enumerate(("", ":0")):
+        if display:
+            monkeypatch.setenv("DISPLAY", display)
+        folder = tmp_path / str(number)
+        done = run(*small, f"folder={folder}", "--open")
+        assert done.exit_code == 0, done.output
+        written = folder / "report.html"
+        assert "<h2>Runs</h2>" in written.read_text(encoding="utf-8")
+        assert f"Report: {written}" in done.stderr
+        assert ("no display" in done.stderr) == (not display)
+        assert done.stdout.strip() == str(folder)
+    assert opened == [(tmp_path / "1" / "report.html").as_uri()]
+    monkeypatch.setattr("parallel_envs.extras.is_installed", lambda module: module != "matplotlib")
+    done = run(*small, f"folder={tmp_path / 'none'}", "--open")
+    assert done.exit_code == 2
+    assert 'pip install "parallel-envs[report]"' in done.output
+    assert not (tmp_path / "none").exists()
+
+
+def test_eval_writes_a_page_of_its_result(tmp_path: Path) -> None:
+    words = ["eval", "-m", "CartPole-v1", "-p", "random", "-e", "3"]
+    file, page = tmp_path / "result.json", tmp_path / "page.html"
+    done = run(*words, "--output", file, "--report", page)
+    assert done.exit_code == 0, done.output
+    assert f"Report: {page}" in done.stderr
+    assert "<h2>Evaluation: result.json</h2>" in page.read_text(encoding="utf-8")
+    page.unlink()
+    assert run("eval", "--resume", file, "-e", "4").exit_code == 0  # the file knows of the page
+    assert 'data-value="4"' in page.read_text(encoding="utf-8")
+    done = run(*words, "--report", tmp_path / "nowhere" / "page.html")
+    assert done.exit_code == 2
+    assert "nowhere/page.html cannot be written: there is no folder" in done.stderr
 
 
 # ---- names from files, and a real browser ---------------------------------------------------------------------------
