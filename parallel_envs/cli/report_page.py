@@ -45,12 +45,15 @@ def mean_and_half_width(values: Sequence[float]) -> tuple[float, float]:
     return mean, _T_95[min(count, len(_T_95) + 1) - 2] * statistics.stdev(values) / math.sqrt(count)
 
 
-def curve(runs: Sequence[Points], num_rows: int = _GRID_ROWS) -> list[tuple[int, float, float]]:
-    """Return steps, mean and half of the interval at evenly spaced steps, up to the end of the shortest run.
+def curve(
+    runs: Sequence[Points], num_rows: int = _GRID_ROWS, total_steps: int | None = None
+) -> list[tuple[int, float, float]]:
+    """Return steps, mean and half of the interval at evenly spaced steps, up to `total_steps`.
 
-    Each run counts with its latest value. Rows before a run's first value are left out.
+    None: up to the end of the shortest run. Each run counts with its latest value. Rows before a run's first value are
+    left out.
     """
-    total, rows = min(points[-1][0] for points in runs), []
+    total, rows = total_steps or min(points[-1][0] for points in runs), []
     for number in range(1, num_rows + 1):
         steps = total * number // num_rows
         values = [[value for at, value in points if at <= steps] for points in runs]
@@ -166,8 +169,8 @@ def picture(
 
     Below it stands what the colours mean: the names of `runs` with their numbers, or the names of `colours` in order.
     """
-    svg = re.sub(r"<metadata>.*?</metadata>", "", _svg(figure, title), flags=re.DOTALL).replace(_INK, "currentColor")
-    svg = re.sub(r"font: ([\d.]+px) [^;\"]+", r"font-size: \1", svg)  # the page's own font
+    svg = _svg(figure, title).replace(_INK, "currentColor")
+    svg = re.sub(r"font: ([\d.]+px) sans-serif", r"font-size: \1", svg).replace("font-family: sans-serif; ", "")
     svg = re.sub(
         r'<g id="(?:(run|agent):(\d+)|[^"]*)"', lambda at: f"<g{tag(**{at[1]: at[2]})}" if at[1] else "<g", svg
     )
@@ -187,7 +190,10 @@ def _svg(figure: Any, name: str) -> str:
     written = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": _encodable(name)}):
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
-    return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"
+    svg = re.sub(r"\s*<metadata>.*?</metadata>", "", written.getvalue(), flags=re.DOTALL)
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), svg)  # a hundredth of a point
+    svg = re.sub(r"(font: [\d.]+px|font-family:) '[^;\"]+", r"\1 sans-serif", svg)
+    return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
 
 def swatch(number: int) -> str:

@@ -20,7 +20,7 @@ from parallel_envs.cli.report_page import COLOURS, Section, literal, new_figure,
 TRACE = "trace.json"
 """The name of the file in a run's folder."""
 
-_MOST_SPANS, _MOST_SECONDS, _MOST_THREADS = 1_000, 10.0, 32  # what is shown
+_MOST_SPANS, _LONGEST, _MOST_THREADS = 1_000, 10.0, 32  # what is shown; of the trace, in seconds
 _MOST_BYTES, _HEAD_BYTES, _MOST_FAULTS = 16 << 20, 1 << 20, 1_000  # what is read
 
 
@@ -98,7 +98,7 @@ def timeline(folder: Path, name: str, number: int) -> Iterator[Section]:
         return
     ends, more = sorted(span.end for own in threads.values() for span in own), len(threads) - _MOST_THREADS
     first, end = min(own[0].start for own in threads.values()), ends[-1]
-    begin = max(ends[-_MOST_SPANS - 1] if len(ends) > _MOST_SPANS else first, end - _MOST_SECONDS)
+    begin = max(ends[-_MOST_SPANS - 1] if len(ends) > _MOST_SPANS else first, end - _LONGEST)
     shown = {
         thread: [span._replace(start=max(span.start, begin)) for span in own if span.end > begin]
         for thread, own in list(threads.items())[:_MOST_THREADS]
@@ -112,7 +112,7 @@ def timeline(folder: Path, name: str, number: int) -> Iterator[Section]:
     figure, axes = new_figure(height=0.9 + 0.32 * len(shown))
     rows, told = [], []
     for row, (thread, own) in enumerate(shown.items()):
-        seconds: dict[str, float] = {}
+        spent: dict[str, float] = {}
         bars: dict[tuple[int, str], list[tuple[float, float]]] = {}  # by depth and name
         open_until: list[float] = []
         for span in own:
@@ -120,13 +120,13 @@ def timeline(folder: Path, name: str, number: int) -> Iterator[Section]:
                 open_until.pop()
             kind, length = span.name if span.name in names else names[-1], span.end - span.start
             bars.setdefault((len(open_until), kind), []).append((span.start - begin, length))
-            seconds[kind] = seconds.get(kind, 0.0) + length
+            spent[kind] = spent.get(kind, 0.0) + length
             open_until.append(span.end)
         for (depth, kind), pieces in sorted(bars.items()):  # what happens inside of another span is drawn on it
             height = 0.8 * 0.7**depth
             axes.broken_barh(pieces, (row - height / 2, height), color=COLOURS[names.index(kind)], linewidth=0.0)
-        rows.append([thread, *map(seconds.get, names)])
-        told.append(f"{thread}: {', '.join(f'{kind} {value:.3g} s' for kind, value in seconds.items()) or 'nothing'}")
+        rows.append([thread, *map(spent.get, names)])
+        told.append(f"{thread}: {', '.join(f'{kind} {value:.3g} s' for kind, value in spent.items()) or 'nothing'}")
     axes.set_yticks(range(len(shown)), list(map(literal, shown)))
     axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.set_xlim(0.0, max(end - begin, 1e-6))

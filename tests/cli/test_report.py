@@ -37,12 +37,6 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Matplotlib opens its fonts once and keeps them, which is no leak of the test that is the first."""
-    nasty(tmp_path_factory.mktemp("fonts") / "run")
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs that differ in their seeds, one with another learning rate, and an evaluation with a failure."""

@@ -40,12 +40,6 @@ def begin(run: Path, rate: float = 0.1) -> Path:
     return run
 
 
-@pytest.fixture(scope="module", autouse=True)
-def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Matplotlib opens its fonts once and keeps them, which is no leak of the test that is the first."""
-    Watched(begin(tmp_path_factory.mktemp("fonts") / "run")).page()
-
-
 def test_the_page_follows_the_files_and_is_computed_only_if_they_change(tmp_path: Path) -> None:
     now = 0.0
     watched = Watched(tmp_path, lambda: now)
@@ -91,8 +85,6 @@ def test_a_run_that_cannot_be_read_is_told_and_the_others_are_shown(tmp_path: Pa
 
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[Server]:
-    from matplotlib import font_manager
-
     with Server(Watched(folder), "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -101,7 +93,6 @@ def served(folder: Path) -> Iterator[Server]:
         finally:
             server.shutdown()
             thread.join()
-            font_manager._get_font.cache_clear()  # type: ignore[attr-defined]  # it keeps fonts open for each thread
 
 
 def asked(port: int, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:

@@ -142,7 +142,7 @@ READERS = {
         "groups": "env_host transport env_workers",
         "rollouts": "collector",
         "learners": "progress independent loops/loop loops/learner_thread meta/learner train updates/auto",
-        "cli": "doctor episode_display",
+        "cli": "doctor episode_display watch",
     }.items()
     for name in names.split()
 } | {"threads.py": "threads"}
