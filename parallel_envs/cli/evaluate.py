@@ -50,7 +50,6 @@ class KeptOptions:
     videos: Path | None = None
     save_episodes: Path | None = None
     fail_below: list[str] | None = None
-    report: Path | None = None
 
 
 class EvalCommand(TyperCommand):

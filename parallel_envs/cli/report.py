@@ -83,11 +83,14 @@ def report(
     """
     from parallel_envs.cli.outputs import plain_errors
     from parallel_envs.errors import MissingExtra
-    from parallel_envs.evaluation.records import BadDocument
+    from parallel_envs.evaluation.evaluate import check_writable
+    from parallel_envs.evaluation.records import BadDocument, BadEvaluation
     from parallel_envs.extras import require
     from parallel_envs.files import write_text
 
-    with plain_errors(BadDocument, MissingExtra, OSError):
+    with plain_errors(BadDocument, BadEvaluation, MissingExtra, OSError):
+        if output is not None:
+            check_writable(output)
         if output is not None and not any(path.is_dir() for path in paths):
             write_text(output, page(paths, output=output))  # evaluations alone need no torch
             typer.echo(f"Written: {output}")
@@ -153,6 +156,12 @@ class RunRecord:
     @property
     def seed(self) -> Any:
         return self.settings.get("seed", 0)
+
+    @property
+    def env(self) -> Any:
+        """The name of the environment. The settings of a meta-RL run have it in a block."""
+        env = self.settings.get("env", "")
+        return env.get("env_name", "") if isinstance(env, Mapping) else env
 
     def key(self) -> str:
         """Return a text that is equal for runs that differ only in their seeds and folders."""
@@ -267,7 +276,8 @@ def page_of(
             {**_videos_of(runs), **{name: at for one in results for name, at in one.videos().items()}}, output
         ),
     ]
-    title = ", ".join([*(run.name for run in runs[:3]), *(one.name for one in results)][:4]) or "Report"
+    names = [*(run.name for run in runs), *(one.name for one in results)]
+    title = ", ".join([*names[:3], *([f"and {len(names) - 3} more"] if len(names) > 3 else [])]) or "Report"
     return html_page(title, sections, runs=list(labelled), agents=agents, version=version)
 
 
@@ -287,22 +297,17 @@ def _label(runs: Sequence[RunRecord]) -> str:
 def _runs_section(runs: Sequence[RunRecord], number_of: Mapping[str, int], agents: Sequence[str]) -> Iterator[Section]:
     rows, tags = [], []
     for run in runs:
-        for agent, one in run.outcome.agents.items():
-            outcome = run.outcome
-            rows.append(
-                [
-                    *(run.name, run.settings.get("env", ""), one.algorithm, run.seed),
-                    *(outcome.steps, outcome.seconds, outcome.ended),
-                    *(agent, one.episodes, one.last_return, one.best_return),
-                ]
-            )
-            tags.append(tag(run=number_of[run.name], agent=agents.index(agent)))
-    heads = ["run", "environment", "algorithm", "seed", "steps", "seconds", "ended by", "agent", "episodes"]
+        outcome = run.outcome
+        ended = "running, or killed" if outcome.ended == "unknown" else outcome.ended
+        for agent, one in outcome.agents.items() or [(None, None)]:  # no agent: no episode has ended yet
+            figures = (one.last_return, one.best_return, one.episodes) if one else (None, None, None)
+            of_run = outcome.steps, outcome.seconds, ended, run.env, one and one.algorithm, run.seed
+            rows.append([run.name, agent, *figures, *of_run])
+            tags.append(tag(run=number_of[run.name], agent=agents.index(agent) if agent in agents else None))
+    heads = ["run", "agent", "last mean return", "best", "episodes"]
+    heads += ["steps", "seconds", "ended by", "environment", "algorithm", "seed"]
     if runs:
-        text = "" if rows else "<p>No episode has ended yet.</p>"
-        yield Section(
-            "Runs", text or table("Runs and their agents", [*heads, "last mean return", "best"], rows, row_tags=tags)
-        )
+        yield Section("Runs", table("Runs and their agents", heads, rows, row_tags=tags))
 
 
 def _curves_section(groups: Mapping[str, Sequence[RunRecord]], agents: Sequence[str]) -> Iterator[Section]:

@@ -362,7 +362,7 @@ label { display: inline-flex; align-items: center; gap: .35rem; font-size: .9rem
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .7rem; text-align: left; vertical-align: top; }
 tr { border-bottom: 1px solid var(--line); }
-thead th { vertical-align: bottom; } td.number { text-align: right; } tbody th { font-weight: 600; }
+thead th { vertical-align: bottom; } td.number { text-align: right; } tbody th { font-weight: 600; min-width: 8rem; }
 thead button { all: unset; cursor: pointer; font-weight: 600; }
 thead button::after { content: "\\2195"; opacity: .35; margin-left: .3rem; }
 th[aria-sort=ascending] button::after { content: "\\2191"; opacity: 1; }

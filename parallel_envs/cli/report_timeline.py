@@ -124,7 +124,7 @@ def timeline(folder: Path, name: str, number: int) -> Iterator[Section]:
             open_until.append(span.end)
         for (depth, kind), pieces in sorted(bars.items()):  # what happens inside of another span is drawn on it
             height = 0.8 * 0.7**depth
-            axes.broken_barh(pieces, (row - height / 2, height), color=COLOURS[names.index(kind)], linewidth=0.0)
+            axes.broken_barh(pieces, (row - height / 2, height), color=COLOURS[names.index(kind)], linewidth=0.4)
         rows.append([thread, *map(spent.get, names)])
         told.append(f"{thread}: {', '.join(f'{kind} {value:.3g} s' for kind, value in spent.items()) or 'nothing'}")
     axes.set_yticks(range(len(shown)), list(map(literal, shown)))

@@ -124,8 +124,11 @@ def test_a_run_with_other_activities_and_one_without_metrics_have_a_page() -> No
     lines = [{"update": 1, "steps": 5, "seconds": {"collect": 1.0, "learn": 2.0}, "agents": {"meta": {"return": 1.0}}}]
     outcome = outcome_of_nothing()
     assert RunRecord("damaged", {}, outcome, [{"agents": [1]}, {"steps": 1, "agents": {"a": None}}]).returns() == {}
-    page = page_of([RunRecord("meta", {"env": {"name": "x"}}, outcome, lines), RunRecord("new", {}, outcome, [])], [])
+    runs = [RunRecord("meta", {"env": {"env_name": "x"}}, outcome, lines), RunRecord("new", {}, outcome, [])]
+    page = page_of(runs, [])
     assert "meta: collect 1 s, learn 2 s" in page
+    assert '<td data-value="x">x</td>' in page
+    assert page.count('<td data-value="running, or killed">') == 2
     assert "<h2>Where time went</h2>" not in page_of([RunRecord("new", {}, outcome, [])], [])
 
 
@@ -264,6 +267,13 @@ def test_train_opens_a_report_where_there_is_a_display(tmp_path: Path, monkeypat
     assert not (tmp_path / "none").exists()
 
 
+def test_a_page_that_cannot_be_written_is_told_at_once(folder: Path) -> None:
+    for output, problem in ((folder / "nowhere" / "a.html", "there is no folder"), (folder, "it is a folder")):
+        done = run("report", folder / "one", "--output", output)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"{output} cannot be written: {problem}" in done.stderr
+
+
 def test_eval_writes_a_page_of_its_result(tmp_path: Path) -> None:
     words = ["eval", "-m", "CartPole-v1", "-p", "random", "-e", "3"]
     file, page = tmp_path / "result.json", tmp_path / "page.html"
@@ -272,7 +282,9 @@ def test_eval_writes_a_page_of_its_result(tmp_path: Path) -> None:
     assert f"Report: {page}" in done.stderr
     assert "<h2>Evaluation: result.json</h2>" in page.read_text(encoding="utf-8")
     page.unlink()
-    assert run("eval", "--resume", file, "-e", "4").exit_code == 0  # the file knows of the page
+    assert run("eval", "--resume", file, "-e", "4").exit_code == 0
+    assert not page.exists()  # a results file names no page: it may be a stranger's
+    assert run("eval", "--resume", file, "--report", page).exit_code == 0
     assert 'data-value="4"' in page.read_text(encoding="utf-8")
     done = run(*words, "--report", tmp_path / "nowhere" / "page.html")
     assert done.exit_code == 2
@@ -341,11 +353,11 @@ def test_in_a_browser_curves_are_drawn_and_filters_and_tables_work(folder: Path,
         browser.run("document.querySelector('.filters button[data-all=\"1\"]').click()")
         assert browser.run(f"{rows}.length") == 3
 
-        head = "document.querySelector('section:first-of-type thead th:nth-child(10)')"
+        head = "document.querySelector('section:first-of-type thead th:nth-child(3)')"
         browser.run(f"{head}.previousElementSibling.firstElementChild.focus()")
         browser.press("Tab")
         browser.press("Enter")
-        values = f"{rows}.map(row => Number(row.cells[9].dataset.value))"
+        values = f"{rows}.map(row => Number(row.cells[2].dataset.value))"
         ascending = browser.run(values)
         assert ascending == sorted(ascending)
         assert browser.run(f"{head}.getAttribute('aria-sort')") == "ascending"
