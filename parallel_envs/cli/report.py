@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 from urllib.parse import quote
 
 import typer
@@ -51,6 +51,7 @@ __all__ = [
     "report",
 ]
 
+_LARGEST = 1e100
 _VALUES = 10  # rows of a curve in the table of its values
 _MOST_MATRIX = 12  # policies of a cross-play matrix with numbers in its cells
 _MOST_VIDEO_BYTES = 8 << 20  # of all videos in the page
@@ -174,9 +175,9 @@ class RunRecord:
         points: dict[str, list[tuple[int, float]]] = {}
         for line in self.metrics:
             for agent, values in _block(line, "agents").items():
-                mean = _numbers(values).get("return", math.nan)
-                if math.isfinite(mean) and isinstance(line.get("steps"), int):
-                    points.setdefault(agent, []).append((line["steps"], mean))
+                mean, steps = values.get("return") if isinstance(values, Mapping) else None, line.get("steps")
+                if _can_be_drawn(mean) and _can_be_drawn(steps):
+                    points.setdefault(agent, []).append((int(steps), float(mean)))
         return dict(points)
 
 
@@ -189,7 +190,12 @@ def _block(line: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _numbers(block: Any) -> dict[str, float]:
     """Return the numbers of a block of metrics."""
     items = block.items() if isinstance(block, Mapping) else ()
-    return {name: float(value) for name, value in items if isinstance(value, int | float)}
+    return {name: float(value) for name, value in items if _can_be_drawn(value)}
+
+
+def _can_be_drawn(value: Any) -> TypeGuard[float]:
+    """Return whether a value is a finite number, and not so large that a figure could not hold it."""
+    return isinstance(value, int | float) and abs(value) < _LARGEST
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -263,11 +269,12 @@ def page_of(
         seen[key, seed] += 1
     labelled = {_label(members): members for members in groups.values()}
     number_of = {run.name: number for number, members in enumerate(groups.values()) for run in members}
-    agents = list(dict.fromkeys(agent for run in runs for agent in [*run.outcome.agents, *run.returns()]))
+    returns = {run.name: run.returns() for run in runs}
+    agents = list(dict.fromkeys(agent for run in runs for agent in [*run.outcome.agents, *returns[run.name]]))
     sections = [
         *([Section("Remarks", "".join(f"<p>{escape(one)}</p>" for one in remarks))] if remarks else []),
         *_runs_section(runs, number_of, agents),
-        *_curves_section(labelled, agents),
+        *_curves_section({label: [returns[run.name] for run in of] for label, of in labelled.items()}, agents),
         *_time_section(runs, number_of),
         *(part for run in runs for part in timeline(run.folder, run.name, number_of[run.name])),
         *_differences_section(runs, number_of),
@@ -310,15 +317,15 @@ def _runs_section(runs: Sequence[RunRecord], number_of: Mapping[str, int], agent
         yield Section("Runs", table("Runs and their agents", heads, rows, row_tags=tags))
 
 
-def _curves_section(groups: Mapping[str, Sequence[RunRecord]], agents: Sequence[str]) -> Iterator[Section]:
-    returns = {label: [run.returns() for run in runs] for label, runs in groups.items()}
+def _curves_section(returns: Mapping[str, Sequence[Mapping[str, Points]]], agents: Sequence[str]) -> Iterator[Section]:
+    """Yield the curves by agent. `returns` has those of each run by the label of its curve."""
     pictures = []
     for number, agent in enumerate(agents):
         lines = {label: [one[agent] for one in runs if agent in one] for label, runs in returns.items()}
         lines = {label: runs for label, runs in lines.items() if runs}
         if not lines:
             continue
-        numbers = {label: place for place, label in enumerate(groups) if label in lines}
+        numbers = {label: place for place, label in enumerate(returns) if label in lines}
         figure = curves_figure(lines, list(numbers.values()))
         last = "; ".join(
             f"{label}: {statistics.fmean(points[-1][1] for points in runs):.4g}" for label, runs in lines.items()

@@ -12,6 +12,7 @@ Everything that comes from files is escaped here: pass plain text, except where 
 from __future__ import annotations
 
 import base64
+import bisect
 import hashlib
 import io
 import math
@@ -56,9 +57,10 @@ def curve(
     total, rows = total_steps or min(points[-1][0] for points in runs), []
     for number in range(1, num_rows + 1):
         steps = total * number // num_rows
-        values = [[value for at, value in points if at <= steps] for points in runs]
-        if all(values):
-            rows.append((steps, *mean_and_half_width([one[-1] for one in values])))
+        places = [bisect.bisect_right(points, steps, key=lambda point: point[0]) for points in runs]
+        if all(places):
+            values = [points[place - 1][1] for points, place in zip(runs, places, strict=True)]
+            rows.append((steps, *mean_and_half_width(values)))
     return rows
 
 

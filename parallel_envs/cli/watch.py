@@ -31,6 +31,7 @@ from parallel_envs.cli.report_timeline import TRACE
 
 LEAST_SECONDS = 2.0
 """Files are looked at no more often."""
+_PAUSES = 4  # times the time that a page took: the runs need the processor more
 _MOST_RUNS = 50  # of a folder: those whose files changed last
 SETTINGS = "settings.yaml"
 _OF_A_RUN = (SETTINGS, "metrics.jsonl", "outcome.json", TRACE, "videos")  # what its part of the page is made from
@@ -85,19 +86,20 @@ class Watched:
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.folder, self._clock, self._lock = folder, clock, threading.Lock()
-        self._looked, self._stamps = -math.inf, dict[Path, Any]()
+        self._next_look, self._stamps = -math.inf, dict[Path, Any]()
         self._version, self._page = "", ""
         self._known: dict[Path, tuple[Any, Any]] = {}  # runs and results by path, each with the stamp of its files
 
     def page(self) -> tuple[str, str]:
         """Return the version of the page, which changes with the files, and the page."""
         with self._lock:
-            if self._clock() - self._looked >= LEAST_SECONDS:
+            if (began := self._clock()) >= self._next_look:
                 stamps = self._find()
                 if stamps != self._stamps or not self._page:
                     self._stamps, self._version = stamps, f'"{secrets.token_hex(8)}"'
                     self._page = self._compute()
-                self._looked = self._clock()
+                now = self._clock()
+                self._next_look = now + max(LEAST_SECONDS, _PAUSES * (now - began))
             return self._version, self._page
 
     def _find(self) -> dict[Path, Any]:

@@ -124,6 +124,10 @@ def test_a_run_with_other_activities_and_one_without_metrics_have_a_page() -> No
     lines = [{"update": 1, "steps": 5, "seconds": {"collect": 1.0, "learn": 2.0}, "agents": {"meta": {"return": 1.0}}}]
     outcome = outcome_of_nothing()
     assert RunRecord("damaged", {}, outcome, [{"agents": [1]}, {"steps": 1, "agents": {"a": None}}]).returns() == {}
+    odd = [math.nan, math.inf, 10**400, 1e308, "3", None]
+    told = [{"steps": 1, "seconds": {"collect": one}, "agents": {"a": {"return": one}}} for one in odd]
+    assert RunRecord("odd", {}, outcome, told).returns() == {}
+    assert "Learning curves" not in page_of([RunRecord("odd", {}, outcome, told[:4])], [])
     runs = [RunRecord("meta", {"env": {"env_name": "x"}}, outcome, lines), RunRecord("new", {}, outcome, [])]
     page = page_of(runs, [])
     assert "meta: collect 1 s, learn 2 s" in page
@@ -209,6 +213,12 @@ def test_policies_that_met_have_a_cross_play_matrix_and_ratings() -> None:
     values = re.findall(r'data-value="([^"]*)"', first[1])
     assert values[:4] == ["a", "", "3.0", "4"]
     assert float(values[4]) > 1000
+    for lost in (math.inf, math.nan):  # a file may have such returns
+        odd = EpisodeRecord(
+            mission="m", episode=9, seed=9, assignment={"x": "a", "y": "b"}, returns={"x": lost, "y": 1}
+        )
+        for episodes in ((odd,), (odd, *met().episodes)):
+            assert "Cross-play" in page_of([], [EvaluationRecord("r", EvaluationResult(episodes=episodes), Path())])
     alone = EvaluationResult(episodes=tuple(EpisodeRecord(mission="m", episode=n, seed=n) for n in range(2)))
     assert "Cross-play" not in page_of([], [EvaluationRecord("r.json", alone, Path())])
 
