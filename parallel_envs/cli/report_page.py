@@ -386,7 +386,9 @@ const all = (what, within = document) => [...within.querySelectorAll(what)];
 const tell = (text) => { document.getElementById("status").textContent = text; };
 
 function show() {  // what the ticked boxes say
-  document.querySelector(".filters").hidden = !document.querySelector(".filters input");
+  const filters = document.querySelector(".filters");
+  filters.hidden = !document.querySelector(".filters input");
+  document.documentElement.style.scrollPaddingTop = `${filters.offsetHeight + 8}px`;  // links lead below them
   const off = { run: new Set(), agent: new Set() };
   all(".filters input:not(:checked)").forEach((box) => off[box.dataset.kind].add(box.value));
   all("main [data-run], main [data-agent]").forEach((one) =>
@@ -427,6 +429,7 @@ document.addEventListener("change", (event) => {
   tell(`${boxes.filter((box) => box.checked).length} of ${boxes.length} ${event.target.dataset.kind}s are shown`);
 });
 document.addEventListener("submit", (event) => event.preventDefault());
+addEventListener("resize", show);
 show();
 
 // A page that is served reloads its content, and keeps what the reader has chosen, sorted, opened and scrolled to.

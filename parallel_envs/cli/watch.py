@@ -18,7 +18,7 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -31,7 +31,7 @@ from parallel_envs.cli.report_timeline import TRACE
 
 LEAST_SECONDS = 2.0
 """Files are looked at no more often."""
-_PAUSES = 4  # times the time that a page took: the runs need the processor more
+_PAUSES, _LONGEST_SECONDS = 4, 10.0  # the pause is so many times what a page took: the runs need the processor more
 _MOST_RUNS = 50  # of a folder: those whose files changed last
 SETTINGS = "settings.yaml"
 _OF_A_RUN = (SETTINGS, "metrics.jsonl", "outcome.json", TRACE, "videos")  # what its part of the page is made from
@@ -93,13 +93,14 @@ class Watched:
     def page(self) -> tuple[str, str]:
         """Return the version of the page, which changes with the files, and the page."""
         with self._lock:
-            if (began := self._clock()) >= self._next_look:
-                stamps = self._find()
+            if self._clock() >= self._next_look:
+                began, stamps = time.thread_time(), self._find()
                 if stamps != self._stamps or not self._page:
-                    self._stamps, self._version = stamps, f'"{secrets.token_hex(8)}"'
-                    self._page = self._compute()
-                now = self._clock()
-                self._next_look = now + max(LEAST_SECONDS, _PAUSES * (now - began))
+                    version = f'"{secrets.token_hex(8)}"'
+                    self._page = self._compute(stamps, version)
+                    self._stamps, self._version = stamps, version
+                took = time.thread_time() - began
+                self._next_look = self._clock() + max(LEAST_SECONDS, min(_PAUSES * took, _LONGEST_SECONDS))
             return self._version, self._page
 
     def _find(self) -> dict[Path, Any]:
@@ -111,7 +112,7 @@ class Watched:
         found = {run: stamps[run] for run in sorted(newest)}
         return found | {path: [_stamp(path)] for path in sorted(self.folder.glob("*.json")) if _is_evaluation(path)}
 
-    def _compute(self) -> str:
+    def _compute(self, stamps: Mapping[Path, Any], version: str) -> str:
         """Return the page of all runs and evaluations that can be read, with a remark on each of the others."""
         from parallel_envs.cli.report import EvaluationRecord, RunRecord, page_of, short_names
         from parallel_envs.evaluation import EvaluationResult
@@ -120,8 +121,8 @@ class Watched:
 
         runs, results, remarks, known = [], [], [], self._known
         self._known = {}  # what has gone is forgotten
-        names = short_names(list(self._stamps))
-        for (path, stamp), name in zip(self._stamps.items(), names, strict=True):
+        names = short_names(list(stamps))
+        for (path, stamp), name in zip(stamps.items(), names, strict=True):
             try:
                 was, found = known.get(path, (None, None))
                 if was != (name, stamp):
@@ -134,9 +135,9 @@ class Watched:
                     results.append(EvaluationRecord(name, found, path.parent))
             except (BadRun, BadDocument, OSError) as error:
                 remarks.append(f"{name} cannot be read: {error}")
-        if not self._stamps:
+        if not stamps:
             remarks.append(f"There is no run in {self.folder} yet. It appears here when it begins.")
-        return page_of(runs, results, remarks=remarks, version=self._version)
+        return page_of(runs, results, remarks=remarks, version=version)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -375,6 +375,11 @@ def test_in_a_browser_curves_are_drawn_and_filters_and_tables_work(folder: Path,
         assert browser.run(values) == ascending[::-1]
         assert browser.run("document.querySelectorAll('th[aria-sort$=ending]').length") == 1
 
+        browser.run("document.querySelector('nav a[href=\"#s1\"]').click()")
+        below = "document.querySelector('#s1 h2').getBoundingClientRect().top"
+        browser.wait_for(f"{below} < innerHeight")
+        assert browser.run(f"{below} >= document.querySelector('.filters').offsetHeight")
+
         back = "getComputedStyle(document.querySelector('.filters')).backgroundColor"
         browser.look(width=400, dark=False)
         light = browser.run(back)
