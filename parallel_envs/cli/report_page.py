@@ -192,10 +192,11 @@ def _svg(figure: Any, name: str) -> str:
     written = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": _encodable(name)}):
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
-    svg = re.sub(r"\s*<metadata>.*?</metadata>", "", written.getvalue(), flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", written.getvalue(), flags=re.DOTALL)
     svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), svg)  # a hundredth of a point
     svg = re.sub(r"(font: [\d.]+px|font-family:) '[^;\"]+", r"\1 sans-serif", svg)
-    return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
+    svg = re.sub(r">\s+<", "><", svg.strip()).replace(" \n", "\n")
+    return f"{svg}\n"
 
 
 def swatch(number: int) -> str:
