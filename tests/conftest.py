@@ -46,8 +46,9 @@ for name in ("COLUMNS", "LINES"):
 RUN_VARIABLE, RUN_ID = "PARALLEL_ENVS_TEST_RUN", uuid.uuid4().hex
 os.environ[RUN_VARIABLE] = RUN_ID
 
-# `multiprocessing.Array`, which Gymnasium's async env uses, keeps freed memory and its descriptor for later.
-KEPT_BY_THE_STANDARD_LIBRARY = re.compile(r"/pym-\d+-\w+ \(deleted\)$")
+# `multiprocessing.Array`, which Gymnasium's async env uses, keeps freed memory and its descriptor for later, and
+# matplotlib keeps up to 64 open fonts, in each thread its own.
+KEPT_BY_LIBRARIES = re.compile(r"/pym-\d+-\w+ \(deleted\)$|/mpl-data/fonts/")
 
 SHARED_MEMORY = re.compile(r" (/memfd:|/dev/zero|/dev/shm/psm_)")
 
@@ -151,7 +152,7 @@ def _descriptors() -> dict[int, str]:
             target = str(link.readlink())
         except FileNotFoundError:  # the one this loop itself reads the folder through
             continue
-        if not KEPT_BY_THE_STANDARD_LIBRARY.search(target):
+        if not KEPT_BY_LIBRARIES.search(target):
             found[int(link.name)] = target
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,7 +85,8 @@ def test_shared_ppo_trains() -> None:
 
 @pytest.fixture
 def train_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    pytest.importorskip("torch")
+    for needed in ("torch", "matplotlib"):
+        pytest.importorskip(needed)
     monkeypatch.syspath_prepend(ROOM)
     module = importlib.import_module("train_seeds")
     monkeypatch.setattr(module, "HERE", tmp_path)
@@ -109,6 +111,16 @@ def test_a_task_in_small_from_config_to_curve(train_seeds: Any, tmp_path: Path, 
     assert (tmp_path / f"{name}.csv").read_text(encoding="utf-8").count("\n") == 51
     config.write_text("env: nowhere\ntotal_steps: 3000\n")
     assert train_seeds.summed_up(name, [0, 1], tmp_path / "runs") == line  # nothing is done twice
+
+
+@pytest.mark.parametrize("name", ["simple_spread", "meta/bandits-0"])
+def test_the_last_label_of_a_curve_is_inside_of_its_picture(name: str) -> None:
+    svg = (ROOM / f"{name}.svg").read_text(encoding="utf-8")
+    width = float(svg.partition('viewBox="0 0 ')[2].split()[0])
+    labels = re.findall(r'text-anchor: middle[^>]* x="([\d.]+)"[^>]*>([\d,]+)</text>', svg)
+    at, text = max(labels, key=lambda label: float(label[0]))
+    assert text in ("1,000,000", "1,200,000")
+    assert float(at) + 8 * 0.65 * len(text) / 2 <= width  # in letters of eight points
 
 
 @pytest.mark.slow

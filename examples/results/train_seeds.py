@@ -3,10 +3,10 @@
     python train_seeds.py climbing_ppo cartpole             # five seeds each; minutes
     python train_seeds.py simple_spread --seeds 0 1         # some of them
 
-Needs `pip install parallel-envs[learn,envs]`. Runs are kept (`--runs`), and what is there is not done again: a run that
-was ended is gone on with. The figure of a run is the mean return of 1,000 episodes with what it learnt last, each agent
-taking its likeliest action, in environments that it was not trained in; beside it the same with actions drawn. The
-curve shows training: the mean return of the last 100 episodes, exploration included.
+Needs `pip install parallel-envs[learn,envs,report]`. Runs are kept (`--runs`), and what is there is not done again: a
+run that was ended is gone on with. The figure of a run is the mean return of 1,000 episodes with what it learnt last,
+each agent taking its likeliest action, in environments that it was not trained in; beside it the same with actions
+drawn. The curve shows training: the mean return of the last 100 episodes, exploration included.
 """
 
 from __future__ import annotations

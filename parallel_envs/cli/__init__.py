@@ -18,9 +18,10 @@ from parallel_envs.cli.evaluate import EvalCommand, evaluate
 from parallel_envs.cli.report import report
 from parallel_envs.cli.tasks import tasks
 from parallel_envs.cli.train import train
+from parallel_envs.cli.watch import watch
 from parallel_envs.terminal import CommandLine
 
-__all__ = ["EvalCommand", "app", "bench", "compare", "doctor", "evaluate", "main", "report", "tasks", "train"]
+__all__ = ["EvalCommand", "app", "bench", "compare", "doctor", "evaluate", "main", "report", "tasks", "train", "watch"]
 
 app = CommandLine(
     name="parallel-envs",
@@ -46,6 +47,7 @@ app.command()(train)
 app.command("eval", cls=EvalCommand, no_args_is_help=True)(evaluate)
 app.command(no_args_is_help=True)(compare)
 app.command(no_args_is_help=True)(report)
+app.command(no_args_is_help=True)(watch)
 app.command(no_args_is_help=True)(tasks)
 app.command()(doctor)
 app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)

@@ -103,6 +103,7 @@ _VERSUS = (
     "`parallel-envs compare FILE` then shows cross-play and Elo ratings."
 )
 _OUTPUT = "A file of the result: .json, .csv, .yaml or .txt. A .json file is kept up to date, and can be resumed."
+_REPORT = "Write a page of the result: intervals, cross-play, failures and videos (extra `report`)."
 _RESUME = (
     "Play the missing episodes of a .json output. They have the options in the file, and are written there. Other "
     "options replace those of the file, and are refused if numbers depend on them."
@@ -191,6 +192,7 @@ def evaluate(
     ] = None,
     trust: Annotated[Words, Option("--trust", metavar="MODULE", rich_help_panel=RARE, help=_TRUST)] = None,
     fail_below: Annotated[Words, Option(metavar="METRIC=VALUE", help=_FAIL)] = None,
+    report: Annotated[Path | None, Option(metavar="FILE.html", help=_REPORT)] = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the figures of the table as one JSON document.")] = False,
     trace: Annotated[Path | None, Option(metavar="FILE.json", help=_TRACE)] = None,
@@ -264,7 +266,8 @@ def evaluate(
             thresholds = [Threshold.parse(text) for text in values["fail_below"] or ()]
             for threshold in thresholds:
                 threshold.check(missions, names)
-            outputs = Outputs(output or resume, values["save_episodes"], values["record"], values["videos"])
+            files = (values[name] for name in ("save_episodes", "record", "videos", "report"))
+            outputs = Outputs(output or resume, *files)
             outputs.check()
             timeline = None if trace is None else Trace(trace, seconds=None)
             strategies = [word.rpartition("=") for word in strategy or ()]
@@ -306,6 +309,7 @@ def evaluate(
             typer.echo(text_of(result, values["format"]), nl=False)
         with plain_errors(*mistakes, words=_OPTIONS, exit_code=ExitCode.WENT_WRONG):
             outputs.write(result, missions, candidates)
+            outputs.write_report(result)
             if timeline is not None:
                 timeline.write()
     lines = [text for threshold in thresholds for text in threshold.missed_by(result)]

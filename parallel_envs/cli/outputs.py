@@ -103,12 +103,14 @@ class Outputs:
         save_episodes: The folder of trajectories.
         record: Which episodes are to be recorded as videos.
         videos: The folder of videos.
+        report: The file of the page.
     """
 
     output: Path | None
     save_episodes: Path | None
     record: Recorded | None
     videos: Path
+    report: Path | None = None
     complete: bool = True  # whether everything could be written
     num_saved: int = 0  # the number of episodes that were written to `save_episodes`
 
@@ -121,6 +123,12 @@ class Outputs:
             from parallel_envs.evaluation.evaluate import check_writable
 
             check_writable(self.output)
+        if self.report is not None:
+            from parallel_envs.evaluation.evaluate import check_writable
+            from parallel_envs.extras import require
+
+            require("--report", "matplotlib")
+            check_writable(self.report)
         if self.record is not None:
             from parallel_envs.evaluation.recordings import check_can_record
 
@@ -177,6 +185,17 @@ class Outputs:
             if video.path is None:
                 self.complete, text = False, f"no video of {name}"
             typer.echo(f"{text}: {video.problem}" if video.problem else text, err=True)
+
+    def write_report(self, result: EvaluationResult) -> None:
+        """Write the page, if one was requested. Call it after `write`: the page shows the videos."""
+        if self.report is not None:
+            from parallel_envs.cli.report import EvaluationRecord, page_of
+            from parallel_envs.files import write_text
+
+            name = "evaluation" if self.output is None else self.output.name
+            folder = Path() if self.output is None else self.output.parent
+            write_text(self.report, page_of([], [EvaluationRecord(name, result, folder)], output=self.report))
+            typer.echo(f"Report: {self.report}", err=True)
 
 
 # ---- thresholds -----------------------------------------------------------------------------------------------------

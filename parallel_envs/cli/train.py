@@ -46,6 +46,10 @@ def train(
             "that file.",
         ),
     ] = None,
+    open_report: Annotated[
+        bool,
+        typer.Option("--open", help="At the end write a report into the run's folder, and open it (extra `report`)."),
+    ] = False,
     trace: Annotated[
         bool,
         typer.Option(
@@ -88,6 +92,8 @@ def train(
         )
     with plain_errors(MissingExtra):
         require("Training", "torch", "safetensors")
+        if open_report:
+            require("--open", "matplotlib")
     from parallel_envs.learners.algorithm import Diverged, NothingLearnt
     from parallel_envs.learners.checkpoint import BadCheckpoint
     from parallel_envs.learners.config import BadSettings
@@ -119,6 +125,11 @@ def train(
             typer.echo(json_text(outcome_in(folder)))
     else:
         typer.echo(str(folder))
+    if open_report:
+        from parallel_envs.cli.report import open_report_of
+
+        with plain_errors(BadRun, OSError, exit_code=ExitCode.WENT_WRONG):
+            open_report_of(folder)
 
 
 # ---- the list of settings -------------------------------------------------------------------------------------------

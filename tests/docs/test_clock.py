@@ -143,7 +143,7 @@ READERS = {
         "rollouts": "collector",
         "learners": "progress independent loops/loop loops/learner_thread meta/learner train "
         "updates/auto updates/fused updates/mode",
-        "cli": "doctor episode_display",
+        "cli": "doctor episode_display watch",
     }.items()
     for name in names.split()
 } | {"threads.py": "threads", "trace.py": "trace", "progress.py": "progress"}

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from parallel_envs.cli.report_page import new_figure, svg_of
+
 HERE = Path(__file__).parent
-WIDTH, HEIGHT, LEFT, BELOW, ABOVE, RIGHT = 640, 360, 60, 44, 30, 20
 
 
 @dataclass(frozen=True)
@@ -59,45 +60,16 @@ def write_csv(points: Sequence[Point], path: Path) -> None:
 
 def svg(points: Sequence[Point], title: str) -> str:
     """The mean return of an inner episode over steps: a line for each, from pale (the first) to dark (the last)."""
+    figure, axes = new_figure(height=4.5)
     lines = list(zip(*(one.by_episode for one in points), strict=True))
-    low, high = min(map(min, lines)), max(map(max, lines))
-    high = high if high > low else low + 1.0
-    most = max(one.steps for one in points)
-
-    def place(steps: float, value: float) -> tuple[float, float]:
-        x = LEFT + (WIDTH - LEFT - RIGHT) * steps / most
-        return x, HEIGHT - BELOW - (HEIGHT - BELOW - ABOVE) * (value - low) / (high - low)
-
-    parts = [axes(low, high, most), f'<text x="{LEFT}" y="18" font-size="14">{title}</text>']
     for number, values in enumerate(lines):
-        spots = [place(one.steps, value) for one, value in zip(points, values, strict=True)]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
-        shade = round(200 - 170 * number / max(len(lines) - 1, 1))
-        parts.append(f'<polyline points="{path}" fill="none" stroke="rgb({shade},{shade},255)" stroke-width="2"/>')
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif">\n'
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>\n{body}\n</svg>\n'
-    )
-
-
-def axes(low: float, high: float, most: int) -> str:
-    bottom, right = HEIGHT - BELOW, WIDTH - RIGHT
-    lines = [f'<path d="M{LEFT},{ABOVE} V{bottom} H{right}" fill="none" stroke="black"/>']
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        x, y = LEFT + (right - LEFT) * share, bottom - (bottom - ABOVE) * share
-        lines.append(
-            f'<text x="{x:.0f}" y="{bottom + 16}" font-size="11" text-anchor="middle">{short(most * share)}</text>'
-        )
-        value = low + (high - low) * share
-        lines.append(f'<text x="{LEFT - 6}" y="{y + 4:.0f}" font-size="11" text-anchor="end">{value:.3g}</text>')
-    caption = "steps; return by inner episode, from pale (first) to dark (last)"
-    lines.append(f'<text x="{LEFT}" y="{HEIGHT - 8}" font-size="11">{caption}</text>')
-    return "\n".join(lines)
-
-
-def short(number: float) -> str:
-    return f"{number / 1e6:.3g}M" if number >= 1e6 else f"{number / 1e3:.3g}k"
+        shade = (200 - 170 * number / max(len(lines) - 1, 1)) / 255
+        axes.plot([one.steps for one in points], values, color=(shade, shade, 1.0), linewidth=2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_xlabel("steps of the environment")
+    axes.set_ylabel("return by inner episode, from pale (first) to dark (last)")
+    axes.set_title(title, fontsize=10, loc="left")
+    return svg_of(figure, title)
 
 
 def main() -> None:
