@@ -38,7 +38,9 @@ _COLOURS = ("#3b7dd8", "#d9822b", "#3a9d5d", "#b5486d", "#7a5cc4", "#8a7a3c", "#
 def report(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Folders of runs; with --output also results of evaluations (JSON)."),
+        typer.Argument(
+            metavar="RUN...", help="Folders of runs or sweeps; with --output also results of evaluations (JSON)."
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -52,6 +54,7 @@ def report(
     Example: parallel-envs report runs/seed0 runs/seed1 results.json --output report.html
     """
     from parallel_envs.cli.outputs import plain_errors
+    from parallel_envs.cli.sweep import print_trials
     from parallel_envs.errors import MissingExtra
     from parallel_envs.evaluation.records import BadDocument
     from parallel_envs.extras import require
@@ -65,10 +68,14 @@ def report(
         require("A report of a run", "torch", "safetensors")
     from parallel_envs.learners.outcomes import outcome_in
     from parallel_envs.learners.run_folder import BadRun
+    from parallel_envs.learners.sweep import is_sweep, sweep_in
 
     with plain_errors(BadRun, BadDocument, MissingExtra, OSError):
         if output is None:
             for number, path in enumerate(paths):
+                if is_sweep(path):
+                    print_trials(sweep_in(path))
+                    continue
                 typer.echo(("\n" if number else "") + outcome_in(path).told())
             return
         write_text(output, page(paths))
@@ -157,12 +164,16 @@ def curve(runs: Sequence[Points], num_rows: int = _GRID_ROWS) -> list[tuple[int,
 
 def page(paths: Sequence[Path]) -> str:
     """Return the page for folders of runs and files of evaluations. Raises MissingExtra if matplotlib is missing."""
+    from parallel_envs.cli.sweep import sweep_sections
     from parallel_envs.evaluation import EvaluationResult
     from parallel_envs.extras import require
+    from parallel_envs.files import is_file
 
     require("A report as a page", "matplotlib")
     paths = list({path.resolve(): path for path in paths}.values())
     folders, files = [path for path in paths if path.is_dir()], [path for path in paths if not path.is_dir()]
+    swept = [path for path in folders if is_file(path / "sweep.yaml")]
+    folders = [path for path in folders if path not in swept]
     names = _short_names(folders)
     runs = [RunRecord.read(folder, name) for folder, name in zip(folders, names, strict=True)]
     results = {name: EvaluationResult.from_json(path) for name, path in zip(_short_names(files), files, strict=True)}
@@ -173,14 +184,17 @@ def page(paths: Sequence[Path]) -> str:
         groups.setdefault((key, seen[key, seed]), []).append(run)
         seen[key, seed] += 1
     labelled = {_label(members): members for members in groups.values()}
+    if swept:
+        from parallel_envs.learners.sweep import sweep_in
     sections = [
+        *(part for path in swept for part in sweep_sections(sweep_in(path), path.resolve().name)),
         *(_runs_section(runs) if runs else ()),
         *_curves_sections(labelled),
         *(_time_section(runs) if runs else ()),
         *_differences_section(runs),
         *(part for name, result in results.items() for part in _evaluation_section(name, result)),
     ]
-    title = ", ".join([*names[:3], *results][:4]) or "Report"
+    title = ", ".join([*(path.resolve().name for path in swept), *names[:3], *results][:4]) or "Report"
     links = "".join(f'<li><a href="#s{number}">{escape(head)}</a></li>' for number, (head, _) in enumerate(sections))
     body = "".join(
         f'<section id="s{number}"><h2>{escape(head)}</h2>{content}</section>'

@@ -16,7 +16,7 @@ from parallel_envs import cli
 from parallel_envs.cli.episode_display import shown
 from parallel_envs.evaluation import EpisodeRecord, Failure
 
-COMMANDS = ("train", "eval", "compare", "tasks", "doctor")
+COMMANDS = ("train", "sweep", "eval", "compare", "tasks", "doctor")
 
 
 def command(*words: str) -> Result:

@@ -141,7 +141,8 @@ READERS = {
         "engine": "fork_server output pool process supervisor supervisor_client worker restart_budget worker_process",
         "groups": "env_host transport env_workers",
         "rollouts": "collector",
-        "learners": "progress independent loops/loop loops/learner_thread meta/learner train updates/auto writers",
+        "learners": "progress independent loops/loop loops/learner_thread meta/learner sweep train updates/auto "
+        "writers",
         "cli": "doctor episode_display",
     }.items()
     for name in names.split()
