@@ -394,8 +394,10 @@ _REASONS = {
     "num_atoms v_min v_max noisy sigma0": "There is no distributional or noisy DQN here",
     "device cuda num_gpus": "Networks learn on the CPU here",
     "torch_deterministic": "Runs are repeatable without it",
+    "track use_wandb wandb_project_name wandb_project wandb_entity": (
+        "A run sends its metrics to W&B by its setting `writers: {wandb: {project: NAME, entity: NAME}}`"
+    ),
     "verbose progress_bar": "Progress of a run goes to stderr, whatever is given",
-    "track wandb_project_name wandb_entity": "Metrics go to the run's folder",
     "worker": "The loop of a worker cannot be replaced; wrap the environments instead",
     "wrapper_class wrappers": "Wrap each environment in the callable that makes it",
     "vec_env_kwargs vector_kwargs": "Give its parts as arguments of their own",

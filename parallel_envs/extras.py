@@ -33,6 +33,10 @@ EXTRA_OF = {
     "matplotlib": "report",
     "moviepy": "video",
     "mettagrid": "mettagrid",
+    "mlflow": "mlflow",
+    "optuna": "sweep",
+    "trackio": "trackio",
+    "wandb": "wandb",
     "metaworld": "metaworld",
     "pyarrow": "data",
 }

@@ -215,6 +215,8 @@ def fields_of(kind: type) -> tuple[Field, ...]:
         default = field.default_factory() if callable(field.default_factory) else field.default
         if default is dataclasses.MISSING or type(default).__name__ == "PydanticUndefinedType":
             default = Field.required
+        elif hasattr(default, "model_dump"):  # a block
+            default = default.model_dump()
         found.append(Field(name, hints[name], default, texts.get(name, "")))
     return tuple(found)
 

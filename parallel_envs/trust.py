@@ -12,7 +12,7 @@ code. So a name in such a file is imported or called only if it leads to
 Anything else raises `UntrustedName`. Names that the user gives (on the command line, in code, in settings or missions)
 are not checked. Not everything in this package is allowed, because some of its functions remove folders, or import and
 call what their arguments name (`load_policy`). New code that makes an object from a name in a file must call
-`check_policy` or `check_env`.
+`check_policy`, `check_env` or `check_writer`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parallel_envs.env_files import file_of, is_env_file
 from parallel_envs.env_ids import zoo_package
 from parallel_envs.errors import UntrustedName
 
-__all__ = ["OUR_ENVS", "OUR_POLICIES", "TUPLE_AGENTS", "check_env", "check_policy", "trusted_modules"]
+__all__ = ["OUR_ENVS", "OUR_POLICIES", "TUPLE_AGENTS", "check_env", "check_policy", "check_writer", "trusted_modules"]
 
 OUR_POLICIES = frozenset((
     "parallel_envs.learners.trained:SamplingAgent", "parallel_envs.learners.trained:TrainedAgent",
@@ -107,6 +107,15 @@ def check_env(name: str, kwargs: Mapping[str, Any], file: str | Path, trust: Ite
         _check_import(name, "environment", file, modules)
     else:
         _check_id(name, file, modules)
+
+
+def check_writer(path: str, file: str | Path, trust: Iterable[str] = ()) -> None:
+    """Raise `UntrustedName` unless the writer (`package.module:Class`, `/path/file.py:Class`) may be made."""
+    modules = trusted_modules(trust)
+    if not is_env_file(path):
+        _check_import(path, "writer", file, modules)
+    elif (own := str(file_of(path))) not in modules:
+        raise _untrusted(path, "writer", own, file)
 
 
 def _check_import(path: str, what: str, file: str | Path, trust: tuple[str, ...]) -> None:

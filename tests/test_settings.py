@@ -146,7 +146,7 @@ def test_all_settings_are_listed_with_default_type_and_meaning(columns: int) -> 
 
     told, sections = listed(columns=columns), _sections()
     assert max(map(len, told.splitlines())) <= columns
-    assert list(sections) == ["run", "env", "parallel", *configs_by_name()]
+    assert list(sections) == ["run", "env", "parallel", "wandb", "mlflow", "trackio", *configs_by_name()]
     shown = {field.name for name in ("run", "env") for field in sections[name][1]}
     assert shown == TrainSettings.model_fields.keys()
     assert {field.name for field in sections["parallel"][1]} == ParallelBlock.model_fields.keys()
@@ -164,4 +164,5 @@ def test_the_settings_of_one_section_that_there_is() -> None:
     assert "buffer_size" not in told
     assert "buffer_size = 50000" in listed("dqn")
     told = listed("poo", columns=200, exit_code=2)
-    assert "'poo' is no section of settings. Choose from run, env, parallel, ppo, dqn, sac. Did you mean 'ppo'?" in told
+    assert "'poo' is no section of settings. Choose from run, env, parallel, wandb, mlflow, trackio, ppo, " in told
+    assert "Did you mean 'ppo'?" in told

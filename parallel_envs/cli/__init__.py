@@ -16,12 +16,26 @@ from parallel_envs.cli.compare import compare
 from parallel_envs.cli.doctor import doctor
 from parallel_envs.cli.evaluate import EvalCommand, evaluate
 from parallel_envs.cli.report import report
+from parallel_envs.cli.sweep import sweep
 from parallel_envs.cli.tasks import tasks
 from parallel_envs.cli.train import train
 from parallel_envs.cli.watch import watch
 from parallel_envs.terminal import CommandLine
 
-__all__ = ["EvalCommand", "app", "bench", "compare", "doctor", "evaluate", "main", "report", "tasks", "train", "watch"]
+__all__ = [
+    "EvalCommand",
+    "app",
+    "bench",
+    "compare",
+    "doctor",
+    "evaluate",
+    "main",
+    "report",
+    "sweep",
+    "tasks",
+    "train",
+    "watch",
+]
 
 app = CommandLine(
     name="parallel-envs",
@@ -44,6 +58,7 @@ def bench(context: typer.Context) -> None:
 
 
 app.command()(train)
+app.command(no_args_is_help=True)(sweep)
 app.command("eval", cls=EvalCommand, no_args_is_help=True)(evaluate)
 app.command(no_args_is_help=True)(compare)
 app.command(no_args_is_help=True)(report)

@@ -85,6 +85,7 @@ def _show(machine: Machine, found: Sequence[Finding]) -> None:
 DISTRIBUTIONS = (
     *("numpy", "gymnasium", "pettingzoo", "cloudpickle", "pydantic", "typer", "rich", "pyyaml"),
     *("torch", "safetensors", "tensorboard", "cpprb", "moviepy"),
+    *("wandb", "mlflow-skinny", "trackio", "optuna"),
     *("mujoco", "ale-py", "mpe2", "lbforaging", "metaworld", "mettagrid"),
 )
 """Libraries whose versions are shown: of the core, then of the extras."""

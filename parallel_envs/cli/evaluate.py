@@ -28,10 +28,10 @@ from parallel_envs.cli.outputs import (
     trusted,
 )
 from parallel_envs.terminal import Command
-from parallel_envs.trace import Trace
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import Candidate, EvaluationResult
+    from parallel_envs.trace import Trace
 
 _PARALLEL = "--parallel-policy"
 _OPTIONS = {
@@ -269,7 +269,11 @@ def evaluate(
             files = (values[name] for name in ("save_episodes", "record", "videos", "report"))
             outputs = Outputs(output or resume, *files)
             outputs.check()
-            timeline = None if trace is None else Trace(trace, seconds=None)
+            timeline = None
+            if trace is not None:
+                from parallel_envs.trace import Trace
+
+                timeline = Trace(trace, seconds=None)
             strategies = [word.rpartition("=") for word in strategy or ()]
             if wrong := ["".join(parts) for parts in strategies if not parts[0] or not parts[2]]:
                 text = f"--strategy {wrong[0]!r} does not have the form AGENT=HOW, such as agent_0=thread."

@@ -70,7 +70,9 @@ _VIDEOS = {
 def report(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Folders of runs; with --output also results of evaluations (JSON)."),
+        typer.Argument(
+            metavar="RUN...", help="Folders of runs or sweeps; with --output also results of evaluations (JSON)."
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -86,6 +88,7 @@ def report(
       parallel-envs report runs/cartpole results.json --output report.html
     """
     from parallel_envs.cli.outputs import json_text, plain_errors
+    from parallel_envs.cli.sweep import print_trials
     from parallel_envs.errors import MissingExtra
     from parallel_envs.evaluation.evaluate import check_writable
     from parallel_envs.evaluation.records import BadDocument, BadEvaluation
@@ -104,6 +107,7 @@ def report(
         require("A report of a run", "torch", "safetensors")
     from parallel_envs.learners.outcomes import outcome_in
     from parallel_envs.learners.run_folder import BadRun
+    from parallel_envs.learners.sweep import is_sweep, sweep_in
 
     with plain_errors(BadRun, BadDocument, MissingExtra, OSError):
         if as_json and output is None:
@@ -111,6 +115,9 @@ def report(
             return
         if output is None:
             for number, path in enumerate(paths):
+                if is_sweep(path):
+                    print_trials(sweep_in(path))
+                    continue
                 typer.echo(("\n" if number else "") + outcome_in(path).told())
             return
         write_text(output, page(paths, output=output))
@@ -238,36 +245,47 @@ class EvaluationRecord:
 
 
 def page(paths: Sequence[Path], *, output: Path | None = None) -> str:
-    """Return the page for folders of runs and files of evaluations.
+    """Return the page for folders of runs and sweeps, and files of evaluations.
 
     `output` is where the page will be: videos that are too large for it are linked from there. Raises MissingExtra if
-    matplotlib is missing; BadRun, BadDocument or OSError for a path that is neither a run nor an evaluation.
+    matplotlib is missing; BadRun, BadDocument or OSError for a path that is none of these.
     """
+    from parallel_envs.cli.sweep import sweep_sections
     from parallel_envs.evaluation import EvaluationResult
     from parallel_envs.extras import require
+    from parallel_envs.files import is_file
 
     require("A report as a page", "matplotlib")
     paths = list({path.resolve(): path for path in paths}.values())
     folders, files = [path for path in paths if path.is_dir()], [path for path in paths if not path.is_dir()]
+    swept = [path for path in folders if is_file(path / "sweep.yaml")]
+    folders = [path for path in folders if path not in swept]
     runs = [RunRecord.read(folder, name) for folder, name in zip(folders, short_names(folders), strict=True)]
     results = [
         EvaluationRecord(name, EvaluationResult.from_json(path), path.parent)
         for name, path in zip(short_names(files), files, strict=True)
     ]
-    return page_of(runs, results, output=output)
+    sweeps: list[tuple[str, list[Section]]] = []
+    if swept:
+        from parallel_envs.learners.sweep import sweep_in
+
+        sweeps = [(path.name, list(sweep_sections(sweep_in(path), path.name))) for path in swept]
+    return page_of(runs, results, sweeps=sweeps, output=output)
 
 
 def page_of(
     runs: Sequence[RunRecord],
     results: Sequence[EvaluationRecord],
     *,
+    sweeps: Sequence[tuple[str, Sequence[Section]]] = (),
     output: Path | None = None,
     remarks: Sequence[str] = (),
     version: str | None = None,
 ) -> str:
     """Return the page for runs and evaluations that have been read. `remarks`: sentences at its beginning.
 
-    `output` and `version`: see `page` and `html_page`. Matplotlib must be installed.
+    `sweeps` has the name and the sections of each sweep. `output` and `version`: see `page` and `html_page`. Matplotlib
+    must be installed.
     """
     groups: dict[tuple[str, int], list[RunRecord]] = {}
     seen = Counter[tuple[str, str]]()
@@ -281,6 +299,7 @@ def page_of(
     agents = list(dict.fromkeys(agent for run in runs for agent in [*run.outcome.agents, *returns[run.name]]))
     sections = [
         *([Section("Remarks", "".join(f"<p>{escape(one)}</p>" for one in remarks))] if remarks else []),
+        *(part for _, parts in sweeps for part in parts),
         *_runs_section(runs, number_of, agents),
         *_curves_section({label: [returns[run.name] for run in of] for label, of in labelled.items()}, agents),
         *_time_section(runs, number_of),
@@ -291,7 +310,7 @@ def page_of(
             {**_videos_of(runs), **{name: at for one in results for name, at in one.videos().items()}}, output
         ),
     ]
-    names = [*(run.name for run in runs), *(one.name for one in results)]
+    names = [*(name for name, _ in sweeps), *(run.name for run in runs), *(one.name for one in results)]
     title = ", ".join([*names[:3], *([f"and {len(names) - 3} more"] if len(names) > 3 else [])]) or "Report"
     return html_page(title, sections, runs=list(labelled), agents=agents, version=version)
 

@@ -33,7 +33,11 @@ def train(
     ] = None,
     listed: Annotated[
         bool,
-        typer.Option("--list", help="Show settings with type, default and meaning: run, env, parallel, ppo, dqn, sac."),
+        typer.Option(
+            "--list",
+            help="Show settings with type, default and meaning: run, env, parallel, wandb, mlflow, trackio, ppo, dqn, "
+            "sac.",
+        ),
     ] = False,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Resume the run in this folder.")] = None,
     trust: Annotated[
@@ -41,9 +45,9 @@ def train(
         typer.Option(
             metavar="MODULE",
             rich_help_panel=RARE,
-            help="With --resume: a module whose environments the run's settings.yaml may name; give the option again "
-            "for more. Without it only environments of this package and of known, installed families are made from "
-            "that file.",
+            help="With --resume: a module whose environments and writers the run's settings.yaml may name; give the "
+            "option again for more. Without it only environments of this package and of known, installed families are "
+            "made from that file.",
         ),
     ] = None,
     open_report: Annotated[
@@ -169,7 +173,7 @@ def _sections() -> dict[str, tuple[str, Sequence[Field]]]:
     import dataclasses
 
     from parallel_envs.learners.agent import configs_by_name
-    from parallel_envs.learners.config import EnvSettings, ParallelBlock, TrainSettings
+    from parallel_envs.learners.config import WRITER_BLOCKS, EnvSettings, ParallelBlock, TrainSettings
     from parallel_envs.learners.loops.loop import LoopOptions
     from parallel_envs.settings import fields_of, texts_of
 
@@ -183,6 +187,7 @@ def _sections() -> dict[str, tuple[str, Sequence[Field]]]:
         "run": ("at the top of a settings file", of_runs),
         "env": ("at the top of a settings file", fields_of(EnvSettings)),
         "parallel": ("in the block `parallel`", fields_of(ParallelBlock)),
+        **{name: (f"in the block `writers.{name}`", fields_of(kind)) for name, kind in WRITER_BLOCKS.items()},
         **{
             name: (f"in the block `algorithm`, with `name: {name}`", fields_of(kind))
             for name, kind in configs_by_name().items()

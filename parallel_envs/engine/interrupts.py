@@ -135,7 +135,7 @@ def _multiprocessing_parent() -> Any:
 
 
 class InterruptedSafely(KeyboardInterrupt):
-    """Ctrl-C inside `Interrupts.let_through`: nothing is half done."""
+    """Ctrl-C inside `Interrupts.let_through`, or held back until the end of the context: nothing is half done."""
 
 
 class Interrupts:
@@ -162,9 +162,9 @@ class Interrupts:
             self.check()
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if a Ctrl-C has been held back."""
+        """Raise `InterruptedSafely` if a Ctrl-C has been held back."""
         if self.struck:
-            raise KeyboardInterrupt
+            raise InterruptedSafely
 
     @contextlib.contextmanager
     def let_through(self) -> Iterator[None]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from parallel_envs.learners.ppo import PPOConfig
     from parallel_envs.learners.sac import SACConfig
     from parallel_envs.learners.updates.mode import UpdateFailed
+    from parallel_envs.learners.writers import Writer
 
 __all__ = [
     "AgentLearner",
@@ -35,6 +36,7 @@ __all__ = [
     "PPOConfig",
     "SACConfig",
     "UpdateFailed",
+    "Writer",
     "export_agent",
     "frozen",
     "load_agent",
@@ -53,6 +55,7 @@ _MODULES = {
     "PPOConfig": "ppo",
     "SACConfig": "sac",
     "UpdateFailed": "updates.mode",
+    "Writer": "writers",
 }
 
 __getattr__, __dir__ = _on_first_use(__name__, _MODULES)

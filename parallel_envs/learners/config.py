@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -22,7 +23,17 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from parallel_envs import checks
 from parallel_envs.checks import explain, right_setting
@@ -110,6 +121,111 @@ class ParallelBlock(Block):
             "learn_in": workers if self.enabled else "serial",
             "worker_budget": self.num_workers if self.enabled else None,
         }
+
+
+class WandbBlock(Block):
+    """The block `writers.wandb`: Weights & Biases."""
+
+    project: str | None = None
+    """Project of the run. None: WANDB_PROJECT, or `parallel-envs`."""
+    entity: str | None = None
+    """User or team. None: WANDB_ENTITY, or the default of the account."""
+    name: str | None = None
+    """Name of the run. None: the name of the run's folder."""
+    group: str | None = None
+    """Group of runs, such as the seeds of one experiment. None: WANDB_RUN_GROUP, if it is set."""
+    tags: tuple[str, ...] = ()
+    """Tags of the run."""
+    mode: Literal["online", "offline", "disabled"] | None = None
+    """"offline": the metrics stay in the run's folder until `wandb sync`; "disabled": nothing is written. None:
+    WANDB_MODE, or "online"."""
+
+
+class MlflowBlock(Block):
+    """The block `writers.mlflow`: MLflow."""
+
+    tracking_uri: str | None = None
+    """Address of a tracking server (`http://...`) or of a local store (`sqlite:///mlflow.db`). None:
+    MLFLOW_TRACKING_URI, or MLflow's default."""
+    experiment: str | None = None
+    """Experiment of the run. None: MLFLOW_EXPERIMENT_NAME, or `parallel-envs`."""
+    name: str | None = None
+    """Name of the run. None: the name of the run's folder."""
+    tags: dict[str, str] = {}
+    """Tags of the run."""
+
+
+class TrackioBlock(Block):
+    """The block `writers.trackio`: Trackio."""
+
+    project: str = "parallel-envs"
+    """Project of the run."""
+    name: str | None = None
+    """Name of the run. None: the name of the run's folder."""
+    group: str | None = None
+    """Group of runs, such as the seeds of one experiment."""
+    space_id: str | None = None
+    """Space on Hugging Face that gets the metrics (`user/name`). None: TRACKIO_SPACE_ID, or this machine only."""
+
+
+class WritersBlock(Block):
+    """The block `writers`: where metrics are written, besides the run's folder.
+
+    May be given as a list (`[wandb, mlflow]`), or as one name.
+    """
+
+    tensorboard: Block | None = None
+    """Files for TensorBoard in the run's folder. It has no settings: `tensorboard: {}`."""
+    wandb: WandbBlock | None = None
+    """Weights & Biases (extra `wandb`)."""
+    mlflow: MlflowBlock | None = None
+    """MLflow (extra `mlflow`)."""
+    trackio: TrackioBlock | None = None
+    """Trackio (extra `trackio`)."""
+    own: dict[str, dict[str, Any]] = {}
+    """Writers of your own: `package.module:Class` or `./file.py:Class`, and its keyword arguments. They may also stand
+    beside the other writers, without `own`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_full(cls, given: Any) -> Any:
+        """Return a block with the settings of each writer, from any of the forms that a file may have."""
+        blocks: dict[str, Any] = {}
+        for one in given if isinstance(given, list | tuple) else [given]:
+            if isinstance(one, WritersBlock):
+                one = one.model_dump()  # noqa: PLW2901
+            if not isinstance(one, str | Mapping | None):
+                raise ValueError("give names of writers, such as [wandb, mlflow], or a block for each")
+            blocks |= {one: {}} if isinstance(one, str) else one or {}
+        if not isinstance(blocks.get("own") or {}, Mapping):
+            raise ValueError("`own` holds names of classes, each with its arguments")
+        blocks |= blocks.pop("own", None) or {}
+        own: dict[str, Any] = {}
+        named: dict[str, Any] = {}
+        for name, block in blocks.items():
+            if block is not False:  # on a command line, `writers.wandb=false` leaves a writer out
+                (own if ":" in str(name) else named)[absolute(str(name))] = {} if block in (None, True) else block
+        return {**named, "own": own} if own else named
+
+    @model_serializer
+    def _as_given(self) -> dict[str, Any]:
+        """Return the blocks of the writers that are wanted, and no others."""
+        blocks = {name: getattr(self, name) for name in type(self).model_fields if name != "own"}
+        return {name: one.model_dump(mode="json") for name, one in blocks.items() if one is not None} | self.own
+
+
+WRITER_BLOCKS: dict[str, type[Block]] = {"wandb": WandbBlock, "mlflow": MlflowBlock, "trackio": TrackioBlock}
+
+
+def right_writer(path: str) -> str | None:
+    """Return advice for the path of an unknown setting in the block `writers`; None for another path."""
+    block, _, word = path.rpartition(".")
+    if block == "writers":
+        return f"{checks.advice(word, [*WRITER_BLOCKS, 'tensorboard'])} One of your own is package.module:Class."
+    name = block.removeprefix("writers.")
+    if name != block and name in WRITER_BLOCKS:
+        return right_setting(word, WRITER_BLOCKS[name].model_fields, {})
+    return "It has no settings." if block == "writers.tensorboard" else None
 
 
 class EnvsBlock(Block):
@@ -205,6 +321,9 @@ class TrainSettings(EnvSettings):
     further apart have a line each."""
     tensorboard: bool = True
     """Whether metrics are also written for TensorBoard."""
+    writers: WritersBlock = WritersBlock()
+    """Where metrics are also written: `wandb`, `mlflow`, `trackio`, `package.module:Class`, as a list or as a block
+    with the settings of each (`{wandb: {project: spread}}`; `parallel-envs train --list wandb`)."""
     parallel: ParallelBlock | None = None
     """Several of these settings in few words: `parallel-envs train --list parallel`."""
 
@@ -253,6 +372,9 @@ def replaced(content: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
         block, (*names, last) = copied, path.split(".")
         for name in names:
             inner = block.get(name, {})
+            if name == "writers" and not isinstance(inner, Mapping):  # a list of names gets the form of a block
+                with contextlib.suppress(ValidationError):
+                    inner = WritersBlock.model_validate(inner).model_dump()
             if not isinstance(inner, Mapping):
                 raise BadSettings(f"The override `{path}` leads into `{name}`, which holds no settings.")
             block[name] = block = dict(inner)
@@ -289,6 +411,8 @@ def read_parallel(given: Any) -> dict[str, Any]:
 
 def _right(path: str) -> str:
     """Return advice for an unknown setting of a run."""
+    if advice := right_writer(path):
+        return advice
     block, _, word = path.rpartition(".")
     if block == "parallel":
         return right_setting(word, ParallelBlock.model_fields, {})

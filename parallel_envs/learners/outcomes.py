@@ -21,7 +21,6 @@ from typing import Any, Literal
 from parallel_envs.extras import as_argument, is_installed, shell_command
 from parallel_envs.files import write_json
 from parallel_envs.learners.run_folder import (
-    BOARD,
     OUTCOME,
     BadRun,
     Run,
@@ -29,9 +28,12 @@ from parallel_envs.learners.run_folder import (
     read_metrics,
     settings_of,
 )
+from parallel_envs.learners.writers import BOARD, Status
 from parallel_envs.progress import duration
 
 Ended = Literal["budget", "ctrl-c", "error", "unknown"]
+STATUS: dict[Ended, Status] = {"budget": "finished", "ctrl-c": "interrupted", "error": "failed", "unknown": "failed"}
+"""What writers are told of how a run ended."""
 
 _log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ runs/spread/
     chosen.json          the update mode that "auto" has found to be the quickest, if it has
     metrics.jsonl        a line for each update, or for several
     tensorboard/         the same for TensorBoard
+    writers.json         for each other writer (`writers.py`), the id of its run and the newest step that it has
     outcome.json         how the run ended, and its results; absent while it trains, and after a kill
     trace.json           timeline of the last minute, if the run was traced (`--trace`)
     checkpoints/000051200/  by number of steps; the newest few
@@ -38,10 +39,11 @@ from parallel_envs.extras import as_argument, shell_command
 from parallel_envs.files import discard, locked, open_to_append, short_name, sweep, write_json, write_text
 from parallel_envs.learners.checkpoint import is_checkpoint
 from parallel_envs.learners.config import BadSettings
+from parallel_envs.learners.writers import Status, TensorBoardWriter, Writer, Writers, numbers_of
 from parallel_envs.meta.making import KNOWN
 from parallel_envs.settings import settings_in
 from parallel_envs.threads import ClosedAtExit
-from parallel_envs.trust import check_env
+from parallel_envs.trust import check_env, check_writer
 
 Agent = Hashable
 Metrics = Mapping[Agent, Mapping[str, float]]
@@ -50,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 SETTINGS, ABOUT, CHOSEN, METRICS = "settings.yaml", "run.json", "chosen.json", "metrics.jsonl"
 OUTCOME, TRACE = "outcome.json", "trace.json"
-BOARD, CHECKPOINTS = "tensorboard", "checkpoints"
+CHECKPOINTS = "checkpoints"
 
 
 class BadRun(ValueError):
@@ -191,42 +193,6 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     return lines
 
 
-class TensorBoardWriter:
-    """Writes a run's metrics for TensorBoard, if it is installed and `wanted`. Nothing is imported before that."""
-
-    def __init__(self, folder: Path, *, wanted: bool = True) -> None:
-        self._folder, self._wanted = folder / BOARD, wanted
-        self._writer: Any = None
-        self.has_failed = False
-        """True: nothing is written, as the disk may be full. May be set to False once there is room."""
-
-    def show(self, steps: int, numbers: Mapping[str, float]) -> None:
-        """Write numbers by name after so many steps. If that fails, as on a full disk, a warning says so."""
-        if not self._wanted or self.has_failed:
-            return
-        try:
-            if self._writer is None:
-                from torch.utils.tensorboard import SummaryWriter
-
-                self._writer = SummaryWriter(str(self._folder), purge_step=steps)  # drops later steps of before
-            for name, value in numbers.items():
-                self._writer.add_scalar(name, value, steps)
-        except ImportError:
-            _log.warning("TensorBoard is not installed: metrics go to %s only.", METRICS)
-            self._wanted = False
-        except OSError as error:
-            self.has_failed = True
-            _log.warning("TensorBoard has a gap from step %d on: %s. %s has all metrics.", steps, str(error), METRICS)
-            self.close()
-
-    def close(self) -> None:
-        """Close the file. May be called again."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            with contextlib.suppress(OSError):  # its last lines found no room
-                writer.close()
-
-
 class MetricMeans:
     """Means of each agent's metrics over many updates: agents with a replay buffer update every few steps.
 
@@ -267,9 +233,8 @@ _MOST_MISSED = 2
 """Consecutive checkpoints that a run goes without, if the disk is full. The next failure ends the run: by default that
 is after three tenths of the run, which would be lost if the machine failed."""
 _MOST_MODULES = 5
-"""Modules that one environment may need to have trusted: it is defined in one, and imported from another."""
-_TOTALS = ("restarts",)
-"""Counts of a line of metrics that TensorBoard shows as well."""
+"""Modules that one environment and the writers may need to have trusted: each is defined in one, and may be imported
+from another."""
 _PACKAGES = (
     *("numpy", "gymnasium", "pettingzoo", "torch", "safetensors"),
     *("cpprb", "mpe2", "lbforaging", "mujoco", "ale-py"),
@@ -314,12 +279,15 @@ class Run(ClosedAtExit):
 
     chosen: str | None = None
     """The update mode that "auto" had chosen by the newest checkpoint; None: none yet."""
+    status: Status = "failed"
+    """How the run has ended, for its writers. Set before `close`."""
 
     def __init__(self, folder: Path, *, keep_checkpoints: int = 3, tensorboard: bool = True) -> None:
         self.folder = folder
         self._keep = keep_checkpoints
         self._num_missed = 0  # checkpoints since the last one that was saved
         self._board = TensorBoardWriter(folder, wanted=tensorboard)
+        self._writers = Writers({}, folder, {})
         with contextlib.ExitStack() as files:
             try:
                 files.enter_context(locked(folder))
@@ -329,6 +297,7 @@ class Run(ClosedAtExit):
             self._metrics = MetricsFile(folder)
             files.callback(self._board.close)
             files.callback(self._metrics.close)
+            files.callback(lambda: self._writers.close(self.status))
             self._files = files.pop_all()
 
     @classmethod
@@ -381,8 +350,12 @@ class Run(ClosedAtExit):
             raise
         return run, newest
 
+    def begin_writers(self, writers: Mapping[str, Writer], settings: Mapping[str, Any]) -> None:
+        """Begin to write metrics by these writers, too. They first get the lines of before that they have not had."""
+        self._writers = Writers(writers, self.folder, settings, read_metrics(self.folder) if writers else ())
+
     def close(self) -> None:
-        """Close all files. Calling it twice does nothing."""
+        """Close all files, and end the writers (see `status`). Calling it twice does nothing."""
         self._files.close()
 
     def remember(self, settings: Mapping[str, Any]) -> None:
@@ -394,9 +367,9 @@ class Run(ClosedAtExit):
     def log(self, counts: Mapping[str, Any], agents: Metrics) -> None:
         """Write a line: `counts` (with `update`, `steps`), and each agent's metrics. Infinity and NaN become null."""
         self._metrics.add(counts, agents)
-        numbers = {f"{name}/{agent}": value for agent, own in agents.items() for name, value in own.items()}
-        numbers |= {name: float(counts[name]) for name in _TOTALS if name in counts}
-        self._board.show(int(counts["steps"]), numbers)
+        numbers = numbers_of(counts, agents)
+        self._board.write(int(counts["steps"]), numbers)
+        self._writers.write(int(counts["steps"]), numbers)
 
     def save(self, steps: int, save: Callable[[Path], Any], chosen: str | None = None) -> Path:
         """Write a checkpoint by `save`, completely or not at all, remove those that are too old, and return its folder.
@@ -457,9 +430,12 @@ class Run(ClosedAtExit):
             env = content.get("env")
             block = env if isinstance(env, Mapping) else {**content, "env_name": env}  # a block: of the meta learner
             name, kwargs = str(block.get("env_name")), block.get("env_kwargs") or {}
+            writers = [one for one in content.get("writers") or () if ":" in one]
             while len(modules) < _MOST_MODULES:
                 try:
                     check_env(KNOWN.get(name, name), kwargs, file, modules)
+                    for one in writers:
+                        check_writer(one, file, modules)
                     break
                 except UntrustedName as error:
                     modules.append(error.module)

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -38,7 +39,7 @@ from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
 from parallel_envs.learners.loops.loop import Metrics, check_agents, fewest_workers, share_workers
 from parallel_envs.learners.meta.config import is_meta
 from parallel_envs.learners.meta.learner import Learner
-from parallel_envs.learners.outcomes import Ended, RunOutcome, check_learnt, commands_after, outcome_of
+from parallel_envs.learners.outcomes import STATUS, Ended, RunOutcome, check_learnt, commands_after, outcome_of
 from parallel_envs.learners.progress import Counted, Display, Progress, Repetitions, display
 from parallel_envs.learners.run_folder import (
     TRACE,
@@ -53,13 +54,14 @@ from parallel_envs.learners.run_folder import (
     way_back,
 )
 from parallel_envs.learners.updates import MODES, AutoUpdates
+from parallel_envs.learners.writers import Writer, make_writers
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.multiagent.by_name import as_text, env_factory
 from parallel_envs.progress import say
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.settings import settings_in
 from parallel_envs.trace import Trace, span
-from parallel_envs.trust import TUPLE_AGENTS, check_env
+from parallel_envs.trust import TUPLE_AGENTS, check_env, check_writer
 from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.env_errors import env_names
 from parallel_envs.vector.tracing import traced
@@ -73,27 +75,39 @@ _log = logging.getLogger(__name__)
 
 
 def begin(
-    config: str | Path | None, overrides: Sequence[str] = (), *, quiet: bool = False, trace: bool = False
+    config: str | Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    writers: Sequence[Writer] = (),
+    quiet: bool = False,
+    trace: bool = False,
 ) -> Path:
     """Train in a new folder, which is returned. `config`: a settings file; None if `overrides` contain everything.
     `quiet`: nothing is shown but warnings. With `trace` the folder gets a timeline of the last minute, `trace.json`.
 
-    Settings with a block `env` (`env_type: meta`) are those of the meta-RL `Learner`, which is trained then.
+    `writers` get the metrics, besides those of the settings. Settings with a block `env` (`env_type: meta`) are those
+    of the meta-RL `Learner`, which is trained then.
     """
     if config is not None and is_meta(settings_in(config, BadSettings)):
-        return _train_meta(lambda: Learner(config, **read_overrides(overrides)), quiet, trace=trace)
+        return _train_meta(lambda: Learner(config, **read_overrides(overrides)), writers, quiet=quiet, trace=trace)
     settings = load_settings(config, overrides)
+    made = make_writers(settings.writers, writers)
     with _console(quiet) as console, build_learners(settings) as learners:
         algorithms = [one.algorithm.name for one in learners.agents.values()]
         folder = settings.folder or new_folder_in_runs(settings.env, algorithms, settings.seed)
         described = completed(settings, configs_by_name()).described()
-        options = {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
         with (
-            Run.create(folder, described, seed=settings.seed, **options) as run,
+            Run.create(folder, described, seed=settings.seed, **_run_options(settings)) as run,
             _traced(run, trace, learners.envs.envs),
         ):
+            run.begin_writers(made, described)
             _Training(learners, settings, run, console).run_to_end()
     return folder
+
+
+def _run_options(settings: TrainSettings) -> dict[str, Any]:
+    board = settings.tensorboard or settings.writers.tensorboard is not None
+    return {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": board}
 
 
 @contextlib.contextmanager
@@ -153,6 +167,7 @@ _MAY_CHANGE = FailureSettings.model_fields.keys() | {
     "log_every",
     "keep_checkpoints",
     "tensorboard",
+    "writers",
     "num_workers",
     "backend",
     "folder",
@@ -172,23 +187,25 @@ def go_on(
     overrides: Sequence[str] = (),
     *,
     trust: Sequence[str] = (),
+    writers: Sequence[Writer] = (),
     quiet: bool = False,
     trace: bool = False,
 ) -> Path:
     """Continue training from the newest checkpoint in a run's folder. Returns the folder. `trace`: as in `begin`.
 
     `config`, a settings file to use in place of the run's own, and `overrides` may change what does not influence the
-    training. `trust` has modules with environments that the run's own settings.yaml may name. A run that has made
-    `total_steps` already is reported as done, and left as it is.
+    training. `trust` has modules with environments and writers that the run's own settings.yaml may name. A run that
+    has made `total_steps` already is reported as done, and left as it is; its writers get what they have not had.
 
     Raises:
-        UntrustedName: The run's own settings.yaml names an environment of another module.
+        UntrustedName: The run's own settings.yaml names an environment or a writer of another module.
         NothingLearnt: Every update of some agent was undone, also in a run that was done before.
     """
     if is_meta(settings_in(settings_of(folder), BadSettings)):
         if config is not None:
             raise BadSettings(f"{config} was given beside a meta-RL run. Change single settings of it, as key=value.")
-        return _train_meta(lambda: Learner.resume(folder, trust=trust, **read_overrides(overrides)), quiet, trace=trace)
+        resumed = lambda: Learner.resume(folder, trust=trust, **read_overrides(overrides))  # noqa: E731
+        return _train_meta(resumed, writers, quiet=quiet, trace=trace)
     stored = load_settings(settings_of(folder))
     computed = {name: getattr(stored, name) for name in ("checkpoint_every", "log_every")}  # not from new total_steps
     settings = load_settings(config or settings_of(folder), overrides, computed)
@@ -204,6 +221,10 @@ def go_on(
     by_user = "env_kwargs" if settings.env in TUPLE_AGENTS else "env="  # these envs are named by their arguments
     if config is None and not any(override.startswith(by_user) for override in overrides):
         check_env(settings.env, settings.env_kwargs, settings_of(folder), trust)
+    if config is None and not any(override.startswith("writers=") for override in overrides):
+        for name in settings.writers.own.keys() & stored.writers.own.keys():
+            check_writer(name, settings_of(folder), trust)
+    made = make_writers(settings.writers, writers)
     with _console(quiet) as console:
         newest = newest_checkpoint(folder)
         if newest is not None and (steps := int(newest.name)) >= settings.total_steps:
@@ -213,11 +234,14 @@ def go_on(
                 f"is left to do. To have it go on, give it more, as total_steps={2 * steps}.",
             )
             agents = load_checkpoint(newest_whole(Path(folder))).agents
+            if made:
+                with Run(Path(folder), tensorboard=False) as run:
+                    run.status = "finished"
+                    run.begin_writers(made, own)
             check_learnt({agent: state["counters"] for agent, state in agents.items()})
             return Path(folder)
         with build_learners(settings) as learners:
-            options = {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
-            run, checkpoint = Run.resume(folder, **options)
+            run, checkpoint = Run.resume(folder, **_run_options(settings))
             with run:
                 try:
                     learners.load(checkpoint)
@@ -232,6 +256,7 @@ def go_on(
                     limits = learners.workers, learners.update_timeout
                     learners.run_by(make=lambda parameters: AutoUpdates(parameters, *limits, choice=run.chosen))
                 run.remember({**own, "folder": other["folder"]})
+                run.begin_writers(made, own)
                 with _traced(run, trace, learners.envs.envs):
                     _Training(learners, settings, run, console).run_to_end()
     return Path(folder)
@@ -389,15 +414,16 @@ class _Training:
             returns=learners.returns(),
         )
         outcome.write()
+        self.run.status = STATUS[ended]
         more = "" if learners.steps < settings.total_steps else f"total_steps={2 * settings.total_steps}"
         mission = as_text(settings.env, settings.env_kwargs)
         _say_results(self.console, outcome, commands_after(self.run, more, mission))
 
 
-def _train_meta(make: Callable[[], Learner], quiet: bool, *, trace: bool) -> Path:
+def _train_meta(make: Callable[[], Learner], writers: Sequence[Writer], *, quiet: bool, trace: bool) -> Path:
     """Train a meta-RL learner with the display, and show how well the agent adapts. Returns the run's folder."""
     with _console(quiet) as console, make() as learner:
-        run, settings = learner._start_training(), learner.settings.train
+        run, settings = learner._start_training(writers=writers), learner.settings.train
         say(console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
         try:
             envs = (learner.train_env_parallel, learner.eval_env_parallel) if trace else ()

@@ -25,7 +25,7 @@ from parallel_envs.terminal import examples_in
 
 ROOT = typer.main.get_command(cli.app)
 BENCH = typer.main.get_command(bench.app)
-COMMANDS = ("train", "eval", "compare", "report", "tasks", "doctor")
+COMMANDS = ("train", "sweep", "eval", "compare", "report", "watch", "tasks", "doctor")
 HELPS: dict[str, Any] = {
     "": ROOT,
     **{name: cast(Any, ROOT).commands[name] for name in COMMANDS},
@@ -33,7 +33,7 @@ HELPS: dict[str, Any] = {
     **{f"bench {name}": one for name, one in cast(Any, BENCH).commands.items()},
 }
 """The commands with a help of their own, by their words."""
-LONG = {"train": 40, "eval": 40}
+LONG = {"train": 40, "eval": 40, "sweep": 40, "": 26}
 """Most lines of their help at 100 columns. The help of any other command has 24 lines."""
 
 

@@ -141,8 +141,8 @@ READERS = {
         "engine": "fork_server output pool process supervisor supervisor_client worker restart_budget worker_process",
         "groups": "env_host transport env_workers",
         "rollouts": "collector",
-        "learners": "progress independent loops/loop loops/learner_thread meta/learner train "
-        "updates/auto updates/fused updates/mode",
+        "learners": "progress independent loops/loop loops/learner_thread meta/learner sweep train "
+        "updates/auto updates/fused updates/mode writers",
         "cli": "doctor episode_display watch",
     }.items()
     for name in names.split()

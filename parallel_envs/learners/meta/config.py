@@ -24,7 +24,15 @@ from pydantic_core import PydanticSerializationError
 from parallel_envs.checks import right_setting
 from parallel_envs.choices import Backend, OnDivergence
 from parallel_envs.env_files import absolute
-from parallel_envs.learners.config import BadSettings, Block, FailureSettings, read_block, replaced
+from parallel_envs.learners.config import (
+    BadSettings,
+    Block,
+    FailureSettings,
+    WritersBlock,
+    read_block,
+    replaced,
+    right_writer,
+)
 from parallel_envs.settings import settings_in
 
 
@@ -131,6 +139,8 @@ class MetaSettings(Block):
     """Iterations between checkpoints; None: a tenth of all."""
     keep_checkpoints: PositiveInt = 3
     tensorboard: bool = False
+    writers: WritersBlock = WritersBlock()
+    """Where metrics are also written: as in the settings of other runs."""
 
     def described(self) -> dict[str, Any]:
         """Return all settings with defaults, as plain values for JSON. Raises BadSettings for other values."""
@@ -198,6 +208,8 @@ def load_settings(given: Any, overrides: Mapping[str, Any] | None = None) -> Met
 
 def _right(path: str) -> str:
     """Return advice for an unknown setting. It names the full path of a setting in another block."""
+    if advice := right_writer(path):
+        return advice
     from parallel_envs.learners.agent import configs_by_name  # late: it imports torch
 
     paths: dict[str, list[str]] = {name: [f"`{name}`"] for name in MetaSettings.model_fields}

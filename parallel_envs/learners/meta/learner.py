@@ -42,7 +42,7 @@ from parallel_envs.learners.meta.agent import (
 from parallel_envs.learners.meta.config import EnvBlock, MetaSettings, load_settings
 from parallel_envs.learners.meta.envs import LearnerEnvs
 from parallel_envs.learners.meta.memory import RolloutToBatch
-from parallel_envs.learners.outcomes import Ended, RunOutcome, check_learnt, outcome_of
+from parallel_envs.learners.outcomes import STATUS, Ended, RunOutcome, check_learnt, outcome_of
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.progress import Display, Progress
 from parallel_envs.learners.run_folder import (
@@ -52,11 +52,13 @@ from parallel_envs.learners.run_folder import (
     newest_checkpoint,
     settings_of,
 )
+from parallel_envs.learners.writers import Writer, make_writers
 from parallel_envs.meta.making import KNOWN
 from parallel_envs.rollouts import Rollouts, collect
 from parallel_envs.seeding import SeedTree
+from parallel_envs.settings import settings_in
 from parallel_envs.threads import CallGuard, ClosedAtExit, one_thread
-from parallel_envs.trust import check_env
+from parallel_envs.trust import check_env, check_writer
 from parallel_envs.vector import ParallelEnvManager
 
 Floats = npt.NDArray[np.float64]
@@ -82,8 +84,9 @@ MAY_CHANGE = {f"env.{name}" for name in FailureSettings.model_fields} | {
     "train.n_env_steps_total",
     "train.num_iters",
     "train.on_divergence",
+    "writers",
 }
-"""Settings that may change when a run is resumed."""
+"""Settings that may change when a run is resumed; of `writers`, all parts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -392,12 +395,12 @@ class Learner(ClosedAtExit):
         return stats
 
     @one_thread
-    def train(self, folder: str | Path | None = None) -> Path:
+    def train(self, folder: str | Path | None = None, *, writers: Sequence[Writer] = ()) -> Path:
         """Collect and learn until the settings' end. Returns the run's folder, with metrics and checkpoints.
 
         However training ends, `outcome.json` in the folder says how, and `parallel-envs report` reads it. Ctrl-C leaves
         a checkpoint of the last complete iteration. A learner that was interrupted, or that `resume` has made, goes on
-        in its own folder.
+        in its own folder. `writers` get the metrics, besides those of the settings.
 
         Raises:
             EnvError, WorkerDied, StepTimeout: With `env.on_failure: raise`, or if an environment fails more often than
@@ -406,7 +409,7 @@ class Learner(ClosedAtExit):
             NothingLearnt: At the end: every update was undone. If only some were, a warning says how many.
             CheckpointNotSaved: See `Run.save_if_possible`.
         """
-        run, wanted = self._start_training(folder), self.settings.train
+        run, wanted = self._start_training(folder, writers=writers), self.settings.train
         began, since = self._n_env_steps_total, time.perf_counter()
         ended: Ended = "error"
         reason = ""
@@ -444,7 +447,7 @@ class Learner(ClosedAtExit):
                 seconds=time.perf_counter() - since,
             )
             self.outcome.write()
-            self._open_run = None
+            self._open_run, run.status = None, STATUS[ended]
             run.close()
         number, last = self._envs.restarts
         if number:
@@ -453,7 +456,7 @@ class Learner(ClosedAtExit):
         return run.folder
 
     @one_thread
-    def _start_training(self, folder: str | Path | None = None) -> Run:
+    def _start_training(self, folder: str | Path | None = None, *, writers: Sequence[Writer] = ()) -> Run:
         """Open the run's folder, unless it is open.
 
         A subclass may define its own `train`, which calls this once, then `collect_rollouts_parallel` and
@@ -462,7 +465,9 @@ class Learner(ClosedAtExit):
         if self._open_run is not None:
             return self._open_run
         settings = self.settings
-        options = {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
+        made = make_writers(settings.writers, writers)
+        board = settings.tensorboard or settings.writers.tensorboard is not None
+        options: dict[str, Any] = {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": board}
         if self.train_folder is None:
             described = settings.described()  # with all defaults, so that later defaults do not change the run
             algorithm = self.agent.algorithm.name
@@ -478,6 +483,7 @@ class Learner(ClosedAtExit):
             run, newest = Run.resume(self.train_folder, **options)
             if not self._is_whole or int(newest.name) != self._n_env_steps_total:
                 self.load(newest)  # the run has gone back to this checkpoint, and so does the learner
+        run.begin_writers(made, settings_in(settings_of(run.folder), BadSettings))
         self._open_run, self.train_folder = run, run.folder
         return run
 
@@ -600,13 +606,16 @@ class Learner(ClosedAtExit):
             trust: Modules of environments that the run's settings.yaml may name: see `parallel_envs.trust`.
             **overrides: Settings to change, as far as the results do not depend on them.
         """
-        if odd := sorted(overrides.keys() - MAY_CHANGE):
+        if odd := sorted(name for name in overrides if not {name, name.partition(".")[0]} & MAY_CHANGE):
             raise BadSettings(
                 f"`{odd[0]}` is what the run in {folder} depends on. Begin a run of its own with it; one that goes on "
                 f"may change {', '.join(f'`{name}`' for name in sorted(MAY_CHANGE))}."
             )
-        stored = load_settings(settings_of(folder)).env
+        settings = load_settings(settings_of(folder))
+        stored = settings.env
         check_env(KNOWN.get(stored.env_name, stored.env_name), stored.env_kwargs, settings_of(folder), trust)
+        for name in settings.writers.own if "writers" not in overrides else ():
+            check_writer(name, settings_of(folder), trust)
         run, newest = Run.resume(folder, tensorboard=False)
         run.close()
         learner = cls(settings_of(folder), **{**overrides, "policy.begin_with": None})  # it has begun
