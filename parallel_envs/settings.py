@@ -36,10 +36,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from parallel_envs.checks import nearest
+from parallel_envs.errors import ParallelEnvsError
 
 
-class BadSettings(ValueError):
+class BadSettings(ParallelEnvsError, ValueError):
     """Raised for settings that cannot be run. The text has one line for each mistake, with its place."""
+
+    def retell(self, text: str) -> None:
+        """Make the error from its text alone, as it arrives from a worker: there is nothing else in it."""
 
 
 DEEPEST = 50
