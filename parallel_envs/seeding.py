@@ -91,7 +91,10 @@ def _key(name: int | str) -> tuple[int, ...]:
 
 
 class GlobalStates(NamedTuple):
-    """States of the global generators of Python, NumPy and torch. `torch` is None if it is not kept, or not loaded."""
+    """States of the global generators of Python, NumPy and torch. `torch` is None if it is not kept, or not loaded.
+
+    Threads: the states never change; the generators belong to the whole process, so one thread restores at a time.
+    """
 
     python: Any
     numpy: Any
