@@ -19,6 +19,7 @@ import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
@@ -134,6 +135,17 @@ def nearest_few(word: object, known: Iterable[object], *, most: int, cutoff: flo
     longer = [one for one in by_lower if len(wrong) >= _LONG and one.startswith(wrong)]  # an abbreviation
     close = difflib.get_close_matches(wrong, by_lower, n=most, cutoff=cutoff)
     return [by_lower[one] for one in dict.fromkeys([*sorted(longer, key=len), *close])][:most]
+
+
+def similar_path(path: str | Path, is_meant: Callable[[Path], bool]) -> str:
+    """Return " Did you mean ...?" with the path beside a missing one that is most like it; empty if there is none."""
+    path = Path(path)
+    try:
+        names = [one.name for one in path.parent.iterdir() if is_meant(one)] if not path.exists() else []
+    except (OSError, ValueError):  # no folder to look into, or a name that no file can have
+        return ""
+    close = nearest(path.name, names)
+    return "" if close is None else f" Did you mean {str(path.parent / close)!r}?"
 
 
 def hint(word: object, known: Iterable[object]) -> str:

@@ -20,8 +20,9 @@ environment moves into a worker. The same holds for errors of this package with 
 the error from its text, and for any other exception of an environment (`gymnasium.error.ResetNeeded`, a class of the
 user's script), with its attributes: `RemoteError.retold` lists the types that are left out for safety.
 
-`parallel_envs.learners.UpdateFailed` is a `RemoteError`, too: the update of an agent raised. `CollectionInterrupted` is
-not below `ParallelEnvsError`: it is the KeyboardInterrupt of a Ctrl-C, with the rollouts that were complete.
+`parallel_envs.settings.BadSettings` (settings that cannot be run; also a ValueError) is below `ParallelEnvsError`, and
+`parallel_envs.learners.UpdateFailed` is a `RemoteError`: the update of an agent raised. `CollectionInterrupted` is not
+below `ParallelEnvsError`: it is the KeyboardInterrupt of a Ctrl-C, with the rollouts that were complete.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import numpy as np
 
 from parallel_envs.checks import is_whole, suggests_keywords
 
-__all__ = ["SeedTree", "env_seeds"]
+__all__ = ["GlobalStates", "SeedTree", "env_seeds", "global_states_kept"]
 
 _MOST_NUMBER = 1 << 32  # a spawn key holds this in one word; a larger number would become two
 _SEED_BITS = 31  # every library accepts this: some environments store seeds in a C int
@@ -91,7 +91,10 @@ def _key(name: int | str) -> tuple[int, ...]:
 
 
 class GlobalStates(NamedTuple):
-    """States of the global generators of Python, NumPy and torch. `torch` is None if it is not kept, or not loaded."""
+    """States of the global generators of Python, NumPy and torch. `torch` is None if it is not kept, or not loaded.
+
+    Threads: the states never change; the generators belong to the whole process, so one thread restores at a time.
+    """
 
     python: Any
     numpy: Any

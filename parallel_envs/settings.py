@@ -35,11 +35,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from parallel_envs.checks import nearest
+from parallel_envs.checks import similar_path
+from parallel_envs.errors import ParallelEnvsError
 
 
-class BadSettings(ValueError):
+class BadSettings(ParallelEnvsError, ValueError):
     """Raised for settings that cannot be run. The text has one line for each mistake, with its place."""
+
+    def retell(self, text: str) -> None:
+        """Make the error from its text alone, as it arrives from a worker: there is nothing else in it."""
 
 
 DEEPEST = 50
@@ -54,10 +58,7 @@ def content_of(path: str | Path, mistake: type[Exception]) -> Any:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        folder, meant = Path(path).parent, ""
-        if isinstance(error, FileNotFoundError) and folder.is_dir():
-            close = nearest(Path(path).name, [one.name for one in folder.iterdir() if one.suffix in (".yaml", ".yml")])
-            meant = "" if close is None else f" Did you mean {str(folder / close)!r}?"
+        meant = similar_path(path, lambda one: one.suffix in (".yaml", ".yml"))
         raise mistake(f"{path} cannot be read: {error.strerror or error}.{meant}") from error
     except ValueError as error:  # the file is not UTF-8, or the path has a character that paths cannot have
         raise mistake(f"{path} cannot be read: {error}") from error

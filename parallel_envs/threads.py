@@ -1,4 +1,4 @@
-"""Objects that several threads may call, or that a `with` block closes; and torch on one thread.
+"""Objects that several threads may call, or that a `with` block closes; torch on one thread; the number of cores.
 
     @one_thread      the second thread is refused at once, with a `ConcurrentCall` that names both calls
     @in_turn         the second thread waits until the first has left
@@ -32,7 +32,16 @@ from typing import Any, Self, TypeVar, cast
 
 from parallel_envs.errors import ConcurrentCall
 
-__all__ = ["NOT_HELD", "CallGuard", "ClosedAtExit", "in_turn", "one_thread", "one_torch_thread"]
+__all__ = [
+    "NOT_HELD",
+    "CallGuard",
+    "ClosedAtExit",
+    "cores_here",
+    "in_turn",
+    "num_cores",
+    "one_thread",
+    "one_torch_thread",
+]
 
 _GLANCE_SECONDS = 1e-3
 
@@ -196,3 +205,16 @@ def one_torch_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+# ---- cores ----------------------------------------------------------------------------------------------------------
+
+
+def cores_here() -> tuple[int, ...]:
+    """Return the cores that this process may use, or none if the system does not tell."""
+    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+
+
+def num_cores() -> int:
+    """Return the number of cores that this process may use, or of all cores if the system does not tell."""
+    return len(cores_here()) or os.cpu_count() or 1

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from parallel_envs.settings import content_of, documents_fields, fields_of, settings_in, texts_of
+from parallel_envs.errors import EnvError, ParallelEnvsError
+from parallel_envs.groups import BadSettings as GroupsBadSettings
+from parallel_envs.settings import BadSettings, content_of, documents_fields, fields_of, settings_in, texts_of
 
 
 class Mistake(Exception):
@@ -166,3 +168,13 @@ def test_the_settings_of_one_section_that_there_is() -> None:
     told = listed("poo", columns=200, exit_code=2)
     assert "'poo' is no section of settings. Choose from run, env, parallel, wandb, mlflow, trackio, ppo, " in told
     assert "Did you mean 'ppo'?" in told
+
+
+def test_bad_settings_are_an_error_of_the_package_also_from_a_worker() -> None:
+    assert GroupsBadSettings is BadSettings
+    assert issubclass(BadSettings, ParallelEnvsError)
+    text = {"type_name": "parallel_envs.settings.BadSettings", "remote_message": "`seed` is missing."}
+    error = EnvError.retold("The environment raised.", attributes={}, **text)
+    assert isinstance(error, BadSettings)
+    assert isinstance(error, ValueError)
+    assert str(error) == "The environment raised."

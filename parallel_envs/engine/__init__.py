@@ -34,6 +34,6 @@ from parallel_envs.engine.shared_arrays import SharedBlock as SharedBlock
 from parallel_envs.engine.supervisor_client import start_supervisor as start_supervisor
 from parallel_envs.engine.supervisor_client import supervisor_pid as supervisor_pid
 from parallel_envs.engine.worker import load_modules as load_modules
-from parallel_envs.engine.worker_process import cores_here as cores_here
-from parallel_envs.engine.worker_process import num_cores as num_cores
 from parallel_envs.engine.worker_process import pin_workers as pin_workers
+from parallel_envs.threads import cores_here as cores_here
+from parallel_envs.threads import num_cores as num_cores

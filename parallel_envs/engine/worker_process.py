@@ -45,6 +45,7 @@ from parallel_envs.engine.supervisor import ExitReport, ForgetWorkers, ReportExi
 from parallel_envs.engine.supervisor_client import SupervisorClient, supervisor_client
 from parallel_envs.engine.worker import METERS
 from parallel_envs.errors import WorkerStartError
+from parallel_envs.threads import cores_here
 
 _EXIT_REPORT_SECONDS = 10.0  # longest wait for the exit code of a worker that has died
 _LEAST_SECONDS = 1.0  # a healthy supervisor may need so long on a busy machine, however little time the caller gave
@@ -346,16 +347,6 @@ class WorkerProcesses:
 # nearly every worker.
 
 SHORT_SECONDS = 500e-6  # workers are kept on cores if their mean piece of work is shorter than this
-
-
-def cores_here() -> tuple[int, ...]:
-    """Return the cores that this process may use, or none if the system does not tell."""
-    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
-
-
-def num_cores() -> int:
-    """Return the number of cores that this process may use, or of all cores if the system does not tell."""
-    return len(cores_here()) or os.cpu_count() or 1
 
 
 try:

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from parallel_envs.checks import hint, is_number, is_one_of, is_whole
+from parallel_envs.checks import hint, is_number, is_one_of, is_whole, similar_path
 from parallel_envs.choices import Strategy, words
 from parallel_envs.evaluation.statistics import Summary, per_mission, per_mission_and_policy, per_policy
 from parallel_envs.files import write_whole
@@ -336,7 +336,8 @@ class EvaluationResult:
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise BadDocument(f"{path} cannot be read: {error.strerror}.") from error
+            meant = similar_path(path, lambda one: one.suffix == ".json")
+            raise BadDocument(f"{path} cannot be read: {error.strerror}.{meant}") from error
         except (ValueError, RecursionError) as error:
             raise BadDocument(f"{path} is not JSON ({error}). {_ADVICE}") from error
         if not isinstance(document, Mapping) or document.get("kind") != KIND:

@@ -15,6 +15,7 @@ from typing import Literal
 from parallel_envs.engine import Death, Failure
 from parallel_envs.errors import EnvError, ParallelEnvsError, RemoteTraceback, StepTimeout, WorkerDied
 from parallel_envs.groups.transport import MAKING, REPLAYING, SENDING, Job
+from parallel_envs.settings import BadSettings as BadSettings
 from parallel_envs.vector.env_errors import step_timeout, worker_died
 
 __all__ = ["BadSettings", "BadTurn", "EnvFailure"]
@@ -26,10 +27,6 @@ _LIMIT_SETTINGS = {
     Job.RESET.value: "reset_timeout",
 }
 """The setting to raise if an activity needs more time; `step_timeout` for all other activities."""
-
-
-class BadSettings(ParallelEnvsError, ValueError):
-    """Settings that cannot be used. The text has a line for each mistake, and says where it is."""
 
 
 class BadTurn(ParallelEnvsError, ValueError):

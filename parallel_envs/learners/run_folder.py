@@ -34,6 +34,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from parallel_envs.checks import similar_path
 from parallel_envs.engine import num_cores
 from parallel_envs.errors import UntrustedName
 from parallel_envs.extras import as_argument, shell_command
@@ -86,7 +87,8 @@ def settings_of(folder: str | Path) -> Path:
     path = Path(folder) / SETTINGS
     if not path.is_file():
         above = [one for one in Path(folder).parents[:2] if (one / SETTINGS).is_file()]
-        hint = f" The run that it is part of is {above[0]}." if above else ""
+        hint = similar_path(folder, lambda one: (one / SETTINGS).is_file())
+        hint = f" The run that it is part of is {above[0]}." if above else hint
         raise FileNotFoundError(f"{folder} holds no run: there is no file {SETTINGS} in it.{hint}")
     return path
 

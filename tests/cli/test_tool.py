@@ -137,6 +137,28 @@ def test_what_is_misspelt_is_guessed(words: list[str], meant: str) -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["compare", "resluts.json"], "Did you mean 'results.json'?"),
+        (["report", "runs/cartpol"], "Did you mean 'runs/cartpole'?"),
+        (["train", "--resume", "runs/cartpol"], "Did you mean 'runs/cartpole'?"),
+        (["train", "cartpol.yaml"], "Did you mean 'cartpole.yaml'?"),
+        (["compare", "nothing/like/it.json"], "cannot be read: No such file or directory. "),
+    ],
+)
+def test_the_nearest_file_or_run_is_named(
+    words: list[str], meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("runs/cartpole/settings.yaml", "runs/cartpols/other.txt", "results.json", "cartpole.yaml"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("")
+    result = command(*words)
+    assert result.exit_code == 2
+    assert meant in f"{told(result)} "
+
+
 def ran(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **environment}
     return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=True)
