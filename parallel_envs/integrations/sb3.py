@@ -311,10 +311,11 @@ class ParallelVecEnv(VectorEnvAsVecEnv):
                 known = ", ".join(map(repr, words(StartMethod)))
                 raise ValueError(f"cannot find context for {start_method!r}: start_method is one of {known}.")
             settings["context"] = start_method
-        if not isinstance(env_fns, str) and any(map(_is_of_sb3, env_fns := list(env_fns))):
+        given: Any = env_fns  # a wrong type is refused by the manager
+        if isinstance(given, Sequence) and any(map(_is_of_sb3, given)):
             settings["preload"] = (*settings.get("preload", ()), "stable_baselines3.common.env_util")
-        given: Any = {"autoreset_mode": "SameStep", "infos_list": True, **settings}
-        manager = ParallelEnvManager(env_fns, **given)
+        wanted: Any = {"autoreset_mode": "SameStep", "infos_list": True, **settings}
+        manager = ParallelEnvManager(env_fns, **wanted)
         try:
             super().__init__(manager)
         except BaseException:

@@ -336,6 +336,12 @@ def test_what_cannot_be_used_says_what_to_write(opened: Any) -> None:
         to_sb3(agents)
     with pytest.raises(ValueError, match="cannot find context for 'forksever': start_method is one of"):
         ParallelVecEnv([scripted()], start_method="forksever")  # type: ignore[arg-type]
+    with pytest.raises(
+        TypeError, match=r"num_worker=2 is no argument of ParallelEnvManager\. Did you mean num_workers="
+    ):
+        to_sb3("CartPole-v1", num_envs=2, num_worker=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="env_fns=3 is not a sequence of callables"):
+        to_sb3(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="is not a VecEnv"):
         from_sb3(manager)
 
