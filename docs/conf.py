@@ -48,6 +48,7 @@ intersphinx_mapping = {name: (url, f"inventories/{name}.inv") for name, url in P
 # ---- docstrings ------------------------------------------------------------------------------------------------------
 
 default_role = "code"  # `name` in a docstring is code
+autodoc_mock_imports = ["stable_baselines3"]  # the site is built without it
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings describe the arguments, and the source has the types
 autodoc_default_options = {"members": True}

@@ -39,6 +39,7 @@ EXTRA_OF = {
     "wandb": "wandb",
     "metaworld": "metaworld",
     "pyarrow": "data",
+    **dict.fromkeys(("sb3_contrib", "stable_baselines3"), "sb3"),
 }
 """The extra of each library, by its import name. Keep equal to `optional-dependencies` in pyproject.toml."""
 

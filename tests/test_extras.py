@@ -72,6 +72,10 @@ MISSING = [
         "from parallel_envs import make_env\nmake_env('metaworld:Meta-World/MT1', 2)",
         *("metaworld", "The environment 'metaworld:Meta-World/MT1'", "metaworld"),
     ),
+    (
+        "from parallel_envs.integrations import to_sb3",
+        *("stable_baselines3", "parallel_envs.integrations.to_sb3", "sb3"),
+    ),
 ]
 
 

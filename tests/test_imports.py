@@ -30,8 +30,8 @@ FACADE = "(parallel_envs)"  # the package's own __init__.py: names only, resolve
 # From the top down. A module may import from the rows below its own, and from itself, nothing else.
 LAYERS: list[list[str]] = [
     *(["__main__"], ["cli"], ["bench"], ["testing"], [FACADE]),
-    *(["evaluation", "learners", "groups"], ["wrappers", "rollouts", "meta"], ["multiagent"], ["vector", "policies"]),
-    *(["tasks"], ["engine"], ["trust"], ["env_files"], ["extras"], ["trace"]),
+    *(["evaluation", "learners", "groups", "integrations"], ["wrappers", "rollouts", "meta"], ["multiagent"]),
+    *(["vector", "policies"], ["tasks"], ["engine"], ["trust"], ["env_files"], ["extras"], ["trace"]),
     *(["env_ids", "files", "progress", "seeding", "settings", "terminal", "threads"], ["errors"]),
     *(["checks"], ["choices"]),
 ]
@@ -211,7 +211,8 @@ def test_an_import_brings_in_no_heavy_library() -> None:
         f"import {PACKAGE}\nanswer = [sorted(sys.modules)]\n"
         f"{PACKAGE}.EnvStateManager; import {PACKAGE}.groups.env_workers; answer.append(sorted(sys.modules))\n"
         f"{PACKAGE}.ParallelEnvManager; {PACKAGE}.MultiAgentEnvManager\n"
-        f"import {PACKAGE}.rollouts, {PACKAGE}.policies, {PACKAGE}.evaluation; answer.append(sorted(sys.modules))"
+        f"import {PACKAGE}.rollouts, {PACKAGE}.policies, {PACKAGE}.evaluation, {PACKAGE}.integrations\n"
+        "answer.append(sorted(sys.modules))"
     )
     assert {name for name in alone if is_ours(name)} == {PACKAGE, f"{PACKAGE}.extras"}
     assert set(alone) & (HEAVY | FRAMEWORKS | {"numpy", "cloudpickle"}) == set()

@@ -36,7 +36,6 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from parallel_envs.checks import hint
-from parallel_envs.engine.worker_process import cores_here
 from parallel_envs.env_files import absolute
 from parallel_envs.extras import require
 from parallel_envs.files import is_file, locked, write_text
@@ -47,6 +46,7 @@ from parallel_envs.learners.run_folder import BadRun, newest_checkpoint, read_me
 from parallel_envs.learners.writers import numbers_of
 from parallel_envs.meta.making import KNOWN
 from parallel_envs.settings import settings_in, value_of
+from parallel_envs.threads import cores_here
 from parallel_envs.trust import check_env
 
 SWEEP, BASE, BEST, STUDY = "sweep.yaml", "base.yaml", "best.yaml", "study.log"

@@ -112,14 +112,15 @@ def row_of(space: Space[Any], batch: Any, row: int) -> Any:
 
 
 def info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
-    """Return one row of a batch of infos."""
+    """Return one row of a batch of infos. Statistics of Gymnasium's wrappers have one mask for all their entries."""
     own: dict[str, Any] = {}
     for key, values in infos.items():
         mask = infos.get(f"_{key}")
         if mask is None or not mask[row]:
             continue
         if isinstance(values, dict):
-            own[key] = info_of(values, row)
+            has_masks = any(f"_{name}" in values for name in values)
+            own[key] = info_of(values, row) if has_masks else {name: column[row] for name, column in values.items()}
         else:  # a column of bool holds Python's own bool: NumPy's are kept as objects
             own[key] = bool(values[row]) if values.dtype == np.bool_ else values[row]
     return own

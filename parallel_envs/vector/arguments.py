@@ -261,6 +261,10 @@ def seeds(seed: Any, num_envs: int, envs: Sequence[int] | None = None) -> list[i
     return given
 
 
+class PlainOptions(list[dict[str, Any] | None]):
+    """Reset options with one entry for each environment, in which no key has a meaning here: `"task"` is passed on."""
+
+
 class ResetArguments(NamedTuple):
     """The envs to reset, the options of every env by its number, and the tasks of `envs` (None: none were given)."""
 
@@ -283,6 +287,8 @@ def reset_arguments(options: Any, tasks: Any, env_ids: Any, num_envs: int) -> Re
         each: list[dict[str, Any] | None] = [None] * num_envs
         for env, one in zip(envs, options, strict=True):
             each[env] = None if one is None else dict(one)
+        if isinstance(options, PlainOptions):
+            return ResetArguments(envs, each, tasks)
         named = [UNSAID if one is None else one.pop("task", UNSAID) for one in (each[env] for env in envs)]
         if all(task is UNSAID for task in named):
             return ResetArguments(envs, each, tasks)
