@@ -38,6 +38,7 @@ _LONGEST_CALL = 1.0  # seconds to wait, at the end, for another thread that is i
 _CALLS = (
     *("reset", "reset_async", "reset_wait", "step", "step_async", "step_wait", "send", "send_reset", "recv"),
     *("recv_each", "recv_env", "call", "call_async", "call_wait", "apply", "set_attr", "set_tasks", "get_tasks"),
+    *("get_state", "set_state", "fork"),
 )
 _clock = time.perf_counter
 
