@@ -30,6 +30,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 from parallel_envs.errors import UntrustedName
@@ -351,6 +352,13 @@ class Run(ClosedAtExit):
     def begin_writers(self, writers: Mapping[str, Writer], settings: Mapping[str, Any]) -> None:
         """Begin to write metrics by these writers, too. They first get the lines of before that they have not had."""
         self._writers = Writers(writers, self.folder, settings, read_metrics(self.folder) if writers else ())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self.status = "interrupted"
+        super().__exit__(kind, error, traceback)
 
     def close(self) -> None:
         """Close all files, and end the writers (see `status`). Calling it twice does nothing."""

@@ -27,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -58,6 +59,10 @@ _PARTS = 20  # of a run: at the end of each, its metric is compared with those o
 _END_SECONDS = 60.0  # that a run has to save a checkpoint after Ctrl-C
 _POLL_SECONDS = 0.2
 _MOST_REASON = 300
+
+_ADVICE = re.compile(
+    r"holds no checkpoint yet|newest whole checkpoint|^With on_failure=restart|goes on from a checkpoint"
+)
 
 _CHILD = """
 import ctypes, os, signal, sys
@@ -297,7 +302,9 @@ def _study(folder: Path, settings: SweepSettings) -> Any:
     if settings.sampler == "random":
         study.sampler = optuna.samplers.RandomSampler(seed=seed)
     else:
-        study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # several trials run at a time
+        with warnings.catch_warnings():  # before Optuna 5, this argument is called experimental
+            warnings.simplefilter("ignore")
+            study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # several trials run at a time
     return study
 
 
@@ -481,6 +488,7 @@ class Sweep:
         frozen = self.study.get_trials(deepcopy=False)[trial.number]
         one.reported = max(frozen.intermediate_values, default=0)
         self.running.append(one)
+        self.say(f"trial {trial.number} begins: {_told(chosen)}")
         self._start_run(one)
 
     def _start_run(self, one: RunningTrial) -> None:
@@ -561,25 +569,21 @@ class Sweep:
         if reason:
             one.trial.set_user_attr("reason", reason)
         self.study.tell(one.trial, value, state=optuna.trial.TrialState[state])
-        words = " ".join(f"{key}={_short(chosen)}" for key, chosen in one.settings.items())
         told = {"COMPLETE": f"{self.settings.metric} {_short(value)}", "PRUNED": f"pruned ({reason})"}
         done = len([1 for trial in self.study.get_trials(deepcopy=False) if trial.state.is_finished()])
         count = f"{done} of {max(self.settings.trials, done)}"
-        self.say(
-            f"trial {one.trial.number} ({count}): {told.get(state, f'failed: {reason}')}, {seconds:.0f} s, {words}"
-        )
+        what = told.get(state, f"failed: {reason}")
+        self.say(f"trial {one.trial.number} ({count}): {what}, {seconds:.0f} s, {_told(one.settings)}")
 
     def _reason(self, one: RunningTrial, status: int) -> str:
-        """Return why a run has ended, from what it printed."""
+        """Return why a run has ended: the last text in its log that is no advice on how to go on."""
         log = self.folder / f"{one.folder.name}.log"
-        lines = [
-            line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
-        ]
-        kind = ""
+        text = log.read_text(encoding="utf-8", errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip() and not _ADVICE.search(line)]
         with contextlib.suppress(BadRun, OSError):
-            kind = outcome_in(one.folder).reason
-        found = [line for line in lines if kind and f"{kind}:" in line][-1:] or lines[-2:]
-        return f"{' '.join(found)[-_MOST_REASON:]} (exit code {status}, {log.name})"
+            if kind := outcome_in(one.folder).reason:
+                lines = [line for line in lines if f"{kind}:" in line] or lines
+        return f"{' '.join(lines[-1:])[:_MOST_REASON]} (exit code {status}, {log.name})"
 
     def _stop(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         """End runs as Ctrl-C does, so that each saves a checkpoint, and by force if that takes too long."""
@@ -600,6 +604,10 @@ def _modules(content: Mapping[str, Any]) -> list[str]:
     """Return the module of a meta-RL run's environment, which the user's settings name."""
     module, colon, _ = str(content["env"]["env_name"]).rpartition(":")
     return [module] if colon else []
+
+
+def _told(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={_short(value)}" for key, value in settings.items())
 
 
 def _short(value: Any) -> str:

@@ -43,6 +43,7 @@ BOARD, STATES = "tensorboard", "writers.json"
 CLOSE_SECONDS = 30.0
 """Seconds that all writers together have at the end of a run."""
 
+_QUIET_SECONDS = 3.0  # of them, before the user is told what is waited for
 _PROJECT = "parallel-envs"
 _MOST_WAITING = 10_000  # lines that wait for one writer; further lines are dropped
 _TOTALS = ("restarts",)
@@ -59,7 +60,7 @@ class RunFacts:
     name: str
     """Name of the run's folder."""
     settings: Mapping[str, Any]
-    """All settings of the run, as in settings.yaml."""
+    """All settings of the run, as in settings.yaml, except `writers`."""
     run_id: str | None = None
     """Text that `begin` returned when the run was begun; None for a new run."""
 
@@ -137,7 +138,11 @@ class WriterThread:
 
     def wait(self, deadline: float) -> None:
         """Wait for the end of the writer until a time of `time.monotonic`, then leave it behind with a warning."""
-        self._thread.join(max(deadline - time.monotonic(), 0.0))
+        left = max(deadline - time.monotonic(), 0.0)
+        self._thread.join(min(left, _QUIET_SECONDS))
+        if self._thread.is_alive() and left > _QUIET_SECONDS:
+            _log.warning("Waiting for the writer %s, for %.0f seconds at most.", self.name, left)
+            self._thread.join(left - _QUIET_SECONDS)
         if self._thread.is_alive():
             text = "The writer %s has not ended within %.0f seconds and is left behind with %d lines.%s"
             _log.warning(text, self.name, CLOSE_SECONDS, max(self._lines.qsize() - 1, 0), _ALL)
@@ -227,6 +232,7 @@ class Writers:
     ) -> None:
         """Begin. `lines` are those of `metrics.jsonl` so far: a writer gets those that it has not had."""
         states, name = WriterStates(folder), folder.resolve().name
+        settings = {key: value for key, value in settings.items() if key != "writers"}  # an address may hold a password
         self._threads = []
         for own, writer in writers.items():
             facts = RunFacts(folder=folder, name=name, settings=settings, run_id=states.run_id(own))
@@ -323,7 +329,10 @@ class WandbWriter(Writer):
             resume="allow" if run.run_id else None,
             allow_val_change=True,  # a resumed run may have more steps
             reinit="create_new",  # leaves a run alone that the user's program has begun
-            settings=wandb.Settings(console="off", silent=True, finish_timeout=CLOSE_SECONDS * 0.8),
+            # W&B's own limits are shorter than ours: Python waits for W&B again when it ends.
+            settings=wandb.Settings(
+                console="off", silent=True, init_timeout=CLOSE_SECONDS * 0.8, finish_timeout=CLOSE_SECONDS * 0.8
+            ),
         )
         return str(self._run.id)
 

@@ -134,7 +134,10 @@ def test_wrong_settings_of_writers_are_named_before_anything_begins(meta: bool, 
 
 def test_a_writer_gets_the_run_its_lines_and_its_end(tmp_path: Path) -> None:
     memory = Memory()
-    a_run(tmp_path / "spread", 1, 2, memory=memory)
+    with Run.create(tmp_path / "spread", SETTINGS, seed=3, tensorboard=False) as run:
+        run.begin_writers({"memory": memory}, {**SETTINGS, "writers": {"mlflow": {"tracking_uri": "a password"}}})
+        log(run, 1, 2)
+        run.status = "finished"
     assert memory.run == RunFacts(folder=tmp_path / "spread", name="spread", settings=SETTINGS)
     assert memory.lines == [(100, {"loss/red": 1.0, "restarts": 2.0}), (200, {"loss/red": 0.5, "restarts": 2.0})]
     assert memory.status == "finished"
@@ -506,7 +509,7 @@ def test_real_mlflow(tmp_path: Path) -> None:
         params = dict(store.execute("select key, value from params").fetchall())
         rows = store.execute("select step from metrics where key = 'loss/agent_0'").fetchall()
     store.close()
-    assert (params["algorithm.rollout_length"], params["writers.mlflow.name"]) == ("8", "None")
+    assert (params["algorithm.rollout_length"], params["num_workers"]) == ("8", "None")
     assert sorted(step for (step,) in rows) == steps_in(folder)
 
 
