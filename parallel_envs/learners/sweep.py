@@ -60,6 +60,10 @@ _END_SECONDS = 60.0  # that a run has to save a checkpoint after Ctrl-C
 _POLL_SECONDS = 0.2
 _MOST_REASON = 300
 
+_ADVICE = re.compile(
+    r"holds no checkpoint yet|newest whole checkpoint|^With on_failure=restart|goes on from a checkpoint"
+)
+
 _CHILD = """
 import ctypes, os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the sweep without it
@@ -572,16 +576,14 @@ class Sweep:
         self.say(f"trial {one.trial.number} ({count}): {what}, {seconds:.0f} s, {_told(one.settings)}")
 
     def _reason(self, one: RunningTrial, status: int) -> str:
-        """Return why a run has ended, from what it printed."""
+        """Return why a run has ended: the last text in its log that is no advice on how to go on."""
         log = self.folder / f"{one.folder.name}.log"
-        lines = [
-            line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
-        ]
-        kind = ""
+        text = log.read_text(encoding="utf-8", errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip() and not _ADVICE.search(line)]
         with contextlib.suppress(BadRun, OSError):
-            kind = outcome_in(one.folder).reason
-        found = [line for line in lines if kind and f"{kind}:" in line][-1:] or lines[-2:]
-        return f"{' '.join(found)[-_MOST_REASON:]} (exit code {status}, {log.name})"
+            if kind := outcome_in(one.folder).reason:
+                lines = [line for line in lines if f"{kind}:" in line] or lines
+        return f"{' '.join(lines[-1:])[:_MOST_REASON]} (exit code {status}, {log.name})"
 
     def _stop(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         """End runs as Ctrl-C does, so that each saves a checkpoint, and by force if that takes too long."""
