@@ -249,6 +249,7 @@ def suggests_keywords(thing: Thing) -> Thing:
 PPO, DQN, SAC = ("PPOConfig",), ("DQNConfig",), ("SACConfig",)
 REPLAY, ALL = DQN + SAC, PPO + DQN + SAC
 RUN, TRAIN, META, EVALUATE = ("TrainSettings",), ("IndependentLearners.train",), ("TrainBlock",), ("evaluate",)
+LEARNERS = ("IndependentLearners",)
 MANAGERS = "ParallelEnvManager", "MultiAgentEnvManager"
 ENVS = MANAGERS + RUN
 
@@ -342,6 +343,9 @@ _FOREIGN_NAMES = {
     Meaning("checkpoint_every", RUN, "It counts steps of all environments together."):
         "save_freq checkpoint_freq checkpoint_frequency",
     Meaning("tensorboard", RUN, "Give true or false."): "tensorboard_log tb_log_name",
+    Meaning("device", RUN + LEARNERS, 'Give "cuda", "cpu" or "auto".'):
+        "cuda num_gpus num_gpus_per_learner use_cuda",
+    Meaning("device", RUN + LEARNERS): "device",
     Meaning("folder", RUN): "exp_name run_name save_path log_dir logdir output_dir",
     Meaning("algorithm", RUN, "Give {name: ppo}, or dqn or sac."): "algo algorithm_name",
     # Environments
@@ -384,7 +388,6 @@ _REASONS = {
     "autotune": "The temperature of SAC is always learnt",
     "twin_q": "SAC always has two critics",
     "num_atoms v_min v_max noisy sigma0": "There is no distributional or noisy DQN here",
-    "device cuda num_gpus": "Networks learn on the CPU here",
     "torch_deterministic": "Runs are repeatable without it",
     "verbose progress_bar": "Progress of a run goes to stderr, whatever is given",
     "track wandb_project_name wandb_entity": "Metrics go to the run's folder",

@@ -32,7 +32,12 @@ LAYERS: list[list[str]] = [
     *(["__main__"], ["cli"], ["bench"], ["testing"], [FACADE]),
     *(["evaluation", "learners", "groups"], ["wrappers", "rollouts", "meta"], ["multiagent"], ["vector", "policies"]),
     *(["tasks"], ["engine"], ["trust"], ["env_files"], ["extras"]),
-    *(["env_ids", "files", "seeding", "settings", "terminal", "threads"], ["errors"], ["checks"], ["choices"]),
+    *(
+        ["devices", "env_ids", "files", "seeding", "settings", "terminal", "threads"],
+        ["errors"],
+        ["checks"],
+        ["choices"],
+    ),
 ]
 
 # What a layer must never hear of, at whatever depth of a function the import stands.

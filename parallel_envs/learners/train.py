@@ -20,6 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.logging import RichHandler
 
+from parallel_envs.devices import find_device
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.learners.agent import configs_by_name
@@ -93,6 +94,7 @@ def build_learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
     with contextlib.ExitStack() as stack:
         try:
             options = loop_options(settings)
+            device = find_device(settings.device)
             if settings.worker_budget is not None:
                 least = fewest_workers(settings.mode, settings.learn_in, settings.update_mode)
                 in_workers = 0 if settings.backend == "serial" else num_envs
@@ -119,6 +121,7 @@ def build_learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
                 workers=learning_workers,
                 update_timeout=settings.update_timeout,
                 on_divergence=settings.on_divergence,
+                device=device,
             )
             stack.enter_context(learners)
             check_agents(options, learners.agents, learners.update_mode)
@@ -145,6 +148,7 @@ _MAY_CHANGE = FailureSettings.model_fields.keys() | {
     "num_workers",
     "backend",
     "folder",
+    "device",
     "learn_in",
     "worker_budget",
     "schedule",
@@ -250,6 +254,7 @@ class _Training:
         """
         learners, run, total = self.learners, self.run, self.settings.total_steps
         say(self.console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
+        _say_devices(self.console, run, learners.devices)
         try:
             with (
                 display(total, console=self.console) as self.display,
@@ -382,6 +387,7 @@ def _train_meta(make: Callable[[], Learner]) -> Path:
     with _console() as console, make() as learner:
         run, settings = learner._start_training(), learner.settings.train
         say(console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
+        _say_devices(console, run, learner.devices)
         try:
             with display(learner.n_env_steps_total, console=console) as learner.display:
                 folder = learner.train()
@@ -412,6 +418,13 @@ def _console() -> Iterator[Console]:
         yield console
     finally:
         logger.removeHandler(handler)
+
+
+def _say_devices(console: Console, run: Run, devices: Mapping[str, str]) -> None:
+    """Show where networks learn and act, and write it into the run's folder."""
+    run.describe(devices=dict(devices))
+    learning, acting = devices["learning"], devices["acting"]
+    say(console, f"Networks learn {'' if acting == learning else f'on {learning} '}and act on {acting}.")
 
 
 def _say_results(console: Console, outcome: RunOutcome, commands: Sequence[str]) -> None:

@@ -282,6 +282,10 @@ def test_a_run_is_in_its_folder_keeps_what_it_depends_on_and_ends_at_so_many_ste
     assert about["about"]["num_iters_done"] == 3
     with pytest.raises(FileExistsError), Learner(settings()) as other:
         other.train(folder)
+    with Learner.resume(folder, trust=["tests"], device="cpu:0") as learner:
+        assert learner.device == "cpu:0"
+    with pytest.raises(BadSettings, match=r"device='cdua' is unknown.*Did you mean 'cuda'"):
+        Learner.resume(folder, trust=["tests"], device="cdua")
     with pytest.raises(BadSettings, match=r"`seed` is what the run in .* depends on"):
         Learner.resume(folder, trust=["tests"], seed=5)
     more = {"train.n_env_steps_total": 190, "env.num_envs": 2}
