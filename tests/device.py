@@ -50,7 +50,7 @@ class CountedDevice(TorchFunctionMode):
             if moves:
                 self.returned.append(tuple(first.shape))
                 return function(torch.ones(first.shape, dtype=first.dtype), *given[1:], **named)
-        if is_meta and function in _INDEXING:
+        if function in _INDEXING and is_meta:
             parts = given[1] if isinstance(given[1], tuple) else (given[1],)
             self.sent += [np.shape(part) for part in parts if _is_here(part)]
         result = function(*given, **named)

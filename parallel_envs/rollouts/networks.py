@@ -80,6 +80,12 @@ class NetworkPolicy(BatchPolicy):
         self.action_space, self.actor, self.critic, self.deterministic = action_space, actor, critic, deterministic
         self.log_std = nn.Parameter(torch.zeros(num_actions(action_space)))
 
+    def act_on(self, device: torch.device | str) -> None:
+        """Move the networks to a device."""
+        for network in (self.actor, self.critic):
+            if network is not None:
+                network.to(device)
+
     def initial_state(self, num_rows: int) -> Any:
         networks: tuple[Any, Any] = self.actor, self.critic
         return tuple(
