@@ -222,7 +222,7 @@ class MetaAgent:
                 kind = ReplayBuffer
                 if getattr(off, "prioritized", 0.0):
                     kind = PrioritizedReplayBuffer
-                    own |= {"alpha": off.prioritized, "beta": off.prioritized_correction}
+                    own |= {"alpha": off.prioritized, "beta": off.prioritized_correction, "sampler": off.sampler}
             self.memory = kind(observation_space, action_space, off.buffer_size, _ROWS, **own)
 
     def policy(self, *, deterministic: bool = False) -> MetaPolicy:

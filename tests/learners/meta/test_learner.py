@@ -23,6 +23,7 @@ from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.meta import Learner, agent
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.run_folder import CheckpointNotSaved, newest_checkpoint, read_metrics
+from parallel_envs.rollouts.replay import CpprbPriorities, SumTree
 from tests.learners.full_disk import full_disk
 from tests.learners.meta.families import DQN, FAST, PPO, SAC, settings
 
@@ -379,3 +380,12 @@ def test_an_agent_that_remembers_learns_to_learn(
             learner.collect_rollouts_parallel(train["num_rollouts_per_iter"], parallel_env=learner.train_env_parallel)
             learner.update()
         assert least <= learner.evaluate().total <= most
+
+
+def test_the_sampler_of_prioritized_dqn_is_the_one_that_was_named() -> None:
+    pytest.importorskip("cpprb")
+    for sampler, kind in (("cpprb", CpprbPriorities), ("tree", SumTree)):
+        algorithm = {**DQN, "prioritized": 0.6, "sampler": sampler}
+        with Learner(settings(policy__arch="markov", policy__algorithm=algorithm)) as learner:
+            memory: Any = learner.agent.memory
+            assert isinstance(memory._priorities, kind)
