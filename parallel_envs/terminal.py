@@ -1,4 +1,4 @@
-"""Command lines: commands that suggest the nearest right word, and tables that fit a narrow terminal.
+"""Tables that fit a narrow terminal.
 
 A `FittingTable` is a rich `Table` that cuts no names and no numbers. Columns justified to the right hold figures, the
 other columns hold names. If the table is wider than the console, it is drawn without lines, and long names continue on
@@ -9,37 +9,14 @@ figures.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import Any
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
-from typer.core import TyperGroup
-
-from parallel_envs.checks import hint
-
-_NO_CHOICE = re.compile(r"(?:Value error, )?('(?P<word>[^']*)' is not one of (?P<choices>.*)\.)", re.DOTALL)
-
-
-class SuggestingGroup(TyperGroup):
-    """Class for `typer.Typer(cls=...)`: suggests options, commands and values of options."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:
-            if found := _NO_CHOICE.fullmatch(error.message):
-                error.message = found[1] + hint(found["word"], re.findall(r"'([^']*)'", found["choices"]))
-            raise
-
-
-# ---- tables ----------------------------------------------------------------------------------------------------------
 
 _LEAST_NAME, _LEAST_FIGURE = 14, 6
 _GAP = 2  # between two columns

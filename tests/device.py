@@ -43,14 +43,11 @@ class CountedDevice(TorchFunctionMode):
         first: Any = given[0] if given else None
         is_meta = isinstance(first, torch.Tensor) and first.is_meta
         if is_meta and function in _OUT:
-            moves = function is not torch.Tensor.to
-            if not moves:
-                device = torch._C._nn._parse_to(*given[1:], **named)[0]
-                moves = device is not None and device.type == "cpu"
-            if moves:
+            where = torch._C._nn._parse_to(*given[1:], **named)[0] if function is torch.Tensor.to else "cpu"
+            if str(where).startswith("cpu"):
                 self.returned.append(tuple(first.shape))
                 return function(torch.ones(first.shape, dtype=first.dtype), *given[1:], **named)
-        if function in _INDEXING and is_meta:
+        if is_meta and function in _INDEXING:
             parts = given[1] if isinstance(given[1], tuple) else (given[1],)
             self.sent += [np.shape(part) for part in parts if _is_here(part)]
         result = function(*given, **named)

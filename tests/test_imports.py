@@ -33,7 +33,7 @@ LAYERS: list[list[str]] = [
     *(["evaluation", "learners", "groups"], ["wrappers", "rollouts", "meta"], ["multiagent"], ["vector", "policies"]),
     *(["tasks"], ["engine"], ["trust"], ["env_files"], ["extras"]),
     *(
-        ["devices", "env_ids", "files", "seeding", "settings", "terminal", "threads"],
+        ["commands", "devices", "env_ids", "files", "seeding", "settings", "terminal", "threads"],
         ["errors"],
         ["checks"],
         ["choices"],

@@ -28,9 +28,10 @@ from parallel_envs.bench.measure import MeasurementFailed, Pace, Quartiles, Tell
 from parallel_envs.bench.runners import Ours
 from parallel_envs.bench.step import Row, StepPlan, Trial, advise, measure_step, try_settings
 from parallel_envs.choices import FixedBackend, StartMethod
+from parallel_envs.commands import SuggestingGroup
 from parallel_envs.errors import MissingExtra
 from parallel_envs.extras import explained
-from parallel_envs.terminal import FittingTable, SuggestingGroup, stdout_console
+from parallel_envs.terminal import FittingTable, stdout_console
 
 _FILE_WIDTH = 132
 _BUSY_CORES = 0.2  # cores that other programs may use before a warning is shown

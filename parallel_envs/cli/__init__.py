@@ -18,7 +18,7 @@ from parallel_envs.cli.evaluate import EvalCommand, evaluate
 from parallel_envs.cli.report import report
 from parallel_envs.cli.tasks import tasks
 from parallel_envs.cli.train import train
-from parallel_envs.terminal import SuggestingGroup
+from parallel_envs.commands import SuggestingGroup
 
 __all__ = ["EvalCommand", "app", "bench", "compare", "doctor", "evaluate", "main", "report", "tasks", "train"]
 
