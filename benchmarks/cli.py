@@ -52,8 +52,8 @@ from parallel_envs.bench.runners import Ours
 from parallel_envs.bench.step import StepPlan, measure_step
 from parallel_envs.checks import hint
 from parallel_envs.choices import StartMethod
+from parallel_envs.commands import CommandLine
 from parallel_envs.progress import shown
-from parallel_envs.terminal import CommandLine
 
 app = CommandLine(
     cls=BenchGroup, command_class=BenchCommand, help="Measure parallel_envs beside other libraries on this machine."

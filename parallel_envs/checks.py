@@ -269,6 +269,7 @@ def suggests_keywords(thing: Thing) -> Thing:
 PPO, DQN, SAC = ("PPOConfig",), ("DQNConfig",), ("SACConfig",)
 REPLAY, ALL = DQN + SAC, PPO + DQN + SAC
 RUN, TRAIN, META, EVALUATE = ("TrainSettings",), ("IndependentLearners.train",), ("TrainBlock",), ("evaluate",)
+LEARNERS = ("IndependentLearners",)
 MANAGERS = "ParallelEnvManager", "MultiAgentEnvManager"
 ENVS = MANAGERS + RUN
 
@@ -362,6 +363,9 @@ _FOREIGN_NAMES = {
     Meaning("checkpoint_every", RUN, "It counts steps of all environments together."):
         "save_freq checkpoint_freq checkpoint_frequency",
     Meaning("tensorboard", RUN, "Give true or false."): "tensorboard_log tb_log_name",
+    Meaning("device", RUN + LEARNERS, 'Give "cuda", "cpu" or "auto".'):
+        "cuda num_gpus num_gpus_per_learner use_cuda",
+    Meaning("device", RUN + LEARNERS): "device",
     Meaning("folder", RUN): "exp_name run_name save_path log_dir logdir output_dir",
     Meaning("algorithm", RUN, "Give {name: ppo}, or dqn or sac."): "algo algorithm_name",
     # Environments
@@ -404,7 +408,6 @@ _REASONS = {
     "autotune": "The temperature of SAC is always learnt",
     "twin_q": "SAC always has two critics",
     "num_atoms v_min v_max noisy sigma0": "There is no distributional or noisy DQN here",
-    "device cuda num_gpus": "Networks learn on the CPU here",
     "torch_deterministic": "Runs are repeatable without it",
     "track use_wandb wandb_project_name wandb_project wandb_entity": (
         "A run sends its metrics to W&B by its setting `writers: {wandb: {project: NAME, entity: NAME}}`"

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -46,6 +45,8 @@ EXTRA_OF = {
 
 def is_installed(module: str) -> bool:
     """Return whether the library that a module belongs to can be found. Nothing is imported."""
+    import importlib.util  # late: `import parallel_envs` does without it
+
     try:
         return importlib.util.find_spec(module.partition(".")[0]) is not None
     except (ImportError, ValueError):

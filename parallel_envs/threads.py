@@ -18,14 +18,13 @@ such a thread held is renewed in the forked process.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -188,23 +187,26 @@ class ClosedAtExit:
         self.close()
 
 
-@contextlib.contextmanager
-def one_torch_thread() -> Iterator[None]:
+class one_torch_thread:  # noqa: N801  # used as a function; a generator would take three times as long
     """Switch off torch's own parallelism in the whole process for the context.
 
     Its threads would only spin on cores that environments need.
     """
-    import torch
 
-    before = torch.get_num_threads()
-    if before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        import torch
+
+        self._before = torch.get_num_threads()
+        if self._before != 1:
+            torch.set_num_threads(1)
+
+    def __exit__(self, *error: object) -> None:
+        if self._before != 1:
+            import torch
+
+            torch.set_num_threads(self._before)
 
 
 # ---- cores ----------------------------------------------------------------------------------------------------------

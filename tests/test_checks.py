@@ -188,6 +188,7 @@ OWNERS: dict[str, set[str]] = {
     "TrainSettings": set(TrainSettings.model_fields),
     "TrainBlock": set(TrainBlock.model_fields),
     "IndependentLearners.train": {"total_steps", "on_update", *LoopOptions.__dataclass_fields__},
+    "IndependentLearners": set(inspect.signature(IndependentLearners).parameters),
     "evaluate": set(inspect.signature(evaluate).parameters),
 }
 
@@ -249,7 +250,9 @@ def test_each_argument_of_another_package_is_ours_or_is_explained(
     call: Callable[..., Any], names: str, owner: str
 ) -> None:
     for name in set(names.split()) - OWNERS[owner]:
-        with pytest.raises(TypeError, match=r"is no argument of .*\. (It is called `\w+` here\.|.*: leave it out\.$)"):
+        with pytest.raises(
+            TypeError, match=r"is no argument of .*\. (It is called `\w+` here\.|It is `device` of|.*: leave it out\.$)"
+        ):
             call(**{name: 1})
     for name in set(RUN.split()) - OWNERS["TrainSettings"]:
         with pytest.raises(BadSettings, match=rf"`{name}` is unknown. It is called `\w+` here\."):
@@ -295,7 +298,7 @@ def of_meta(train: dict[str, Any]) -> None:
         (of_run, {"n_steps": 8}, r"`algorithm\.rollout_length` \(ppo\) or `algorithm\.num_steps` \(dqn, sac\)\.$"),
         (of_run, {"total_timesteps": 8}, r"`total_timesteps` is unknown\. It is called `total_steps` here\.$"),
         (of_run, {"num_envs_per_env_runner": 8}, r"`num_envs` here\. It counts all environments: multiply"),
-        (of_run, {"device": "cuda"}, r"`device` is unknown\. Networks learn on the CPU here: leave it out\.$"),
+        (of_run, {"cuda": True}, r"`cuda` is unknown\. It is called `device` here\. Give \"cuda\", \"cpu\" or"),
         (of_ppo, {"gamma": 0.9}, r"^`algorithm\.gamma` is unknown\. It is called `discount` here\.$"),
         (of_ppo, {"num_steps": 8}, r"It is called `rollout_length` here\.$"),
         (of_ppo, {"name": "sac", "tau": 0.1}, r"It is called `target_rate` here\.$"),

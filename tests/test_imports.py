@@ -32,7 +32,10 @@ LAYERS: list[list[str]] = [
     *(["__main__"], ["cli"], ["bench"], ["testing"], [FACADE]),
     *(["evaluation", "learners", "groups", "integrations"], ["wrappers", "rollouts", "meta"], ["multiagent"]),
     *(["vector", "policies"], ["tasks"], ["engine"], ["trust"], ["env_files"], ["extras"], ["trace"]),
-    *(["env_ids", "files", "progress", "seeding", "settings", "terminal", "threads"], ["errors"]),
+    *(
+        ["commands", "devices", "env_ids", "files", "progress", "seeding", "settings", "terminal", "threads"],
+        ["errors"],
+    ),
     *(["checks"], ["choices"]),
 ]
 

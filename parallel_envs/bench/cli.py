@@ -26,20 +26,13 @@ from parallel_envs.bench.measure import MeasurementFailed, Pace, Quartiles, Tell
 from parallel_envs.bench.runners import Ours
 from parallel_envs.bench.step import Row, StepPlan, Trial, advise, measure_step, try_settings
 from parallel_envs.choices import FixedBackend, StartMethod
+from parallel_envs.commands import Command, CommandLine, ExitCode, SuggestingGroup, json_text
 from parallel_envs.engine import num_cores
 from parallel_envs.errors import MissingExtra
 from parallel_envs.extras import explained
 from parallel_envs.files import write_text
 from parallel_envs.progress import shown
-from parallel_envs.terminal import (
-    Command,
-    CommandLine,
-    ExitCode,
-    FittingTable,
-    SuggestingGroup,
-    json_text,
-    stdout_console,
-)
+from parallel_envs.terminal import FittingTable, stdout_console
 
 _FILE_WIDTH = 132
 _BUSY_CORES = 0.2  # cores that other programs may use before a warning is shown

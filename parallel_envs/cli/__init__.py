@@ -20,7 +20,7 @@ from parallel_envs.cli.sweep import sweep
 from parallel_envs.cli.tasks import tasks
 from parallel_envs.cli.train import train
 from parallel_envs.cli.watch import watch
-from parallel_envs.terminal import CommandLine
+from parallel_envs.commands import CommandLine
 
 __all__ = [
     "EvalCommand",

@@ -27,7 +27,7 @@ from parallel_envs.cli.outputs import (
     text_of,
     trusted,
 )
-from parallel_envs.terminal import Command
+from parallel_envs.commands import Command
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import Candidate, EvaluationResult
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 _PARALLEL = "--parallel-policy"
 _OPTIONS = {
-    **{name: f"--{name}" for name in ("proportions", "episodes", "jobs", "seed", "turns", "strategy")},
+    **{name: f"--{name}" for name in ("proportions", "episodes", "jobs", "seed", "turns", "strategy", "device")},
     "parallel_policy": _PARALLEL,
     "max_steps": "--steps",
 }
 """Options by the names of the arguments of `evaluate`, which its errors use."""
 _SETTINGS = {
-    **{name: name for name in ("episodes", "seed", "parallel_policy", "strategy", "episode_timeout")},
+    **{name: name for name in ("episodes", "seed", "parallel_policy", "strategy", "episode_timeout", "device")},
     "max_steps": "steps",
     "action_timeout": "action_timeout_ms",
 }
@@ -96,6 +96,10 @@ _HOW = (
     "How the actions of an episode's agents are computed: sequential, thread, process, batch, gpu, or auto, which is "
     "also meant without a value."
 )
+_DEVICE = (
+    "Where the networks of policies are computed: cpu, cuda, cuda:1, mps, or auto (cuda if torch finds it here). Each "
+    "of several --jobs has copies of its own there."
+)
 _LATE = "Time for an action. A later action is dropped, and scores then depend on the machine. 0: no limit."
 _TURNS = "How AEC environments are played: simultaneous (if they can), or sequential, one agent after another."
 _VERSUS = (
@@ -142,6 +146,7 @@ def evaluate(
             help="--parallel-policy for one agent; give the option again for more.",
         ),
     ] = None,
+    device: Annotated[str, Option(metavar="DEVICE", rich_help_panel=RARE, help=_DEVICE)] = "cpu",
     action_timeout_ms: Annotated[float, Option(min=0.0, metavar="MS", rich_help_panel=RARE, help=_LATE)] = 0.0,
     episode_timeout: Annotated[
         float,

@@ -21,12 +21,12 @@ import typer
 
 from parallel_envs.checks import advice
 from parallel_envs.choices import Recorded
-from parallel_envs.terminal import RARE as RARE
-from parallel_envs.terminal import AsJson as AsJson
-from parallel_envs.terminal import ExitCode as ExitCode
-from parallel_envs.terminal import json_text as json_text
+from parallel_envs.commands import RARE as RARE
+from parallel_envs.commands import AsJson as AsJson
+from parallel_envs.commands import ExitCode as ExitCode
+from parallel_envs.commands import json_text as json_text
+from parallel_envs.commands import stdout_kept_clean as stdout_kept_clean
 from parallel_envs.terminal import stdout_console
-from parallel_envs.terminal import stdout_kept_clean as stdout_kept_clean
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -36,7 +36,7 @@ from parallel_envs.cli.report_page import (
     tag,
 )
 from parallel_envs.cli.report_timeline import timeline
-from parallel_envs.terminal import AsJson
+from parallel_envs.commands import AsJson
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import EvaluationResult

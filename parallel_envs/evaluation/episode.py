@@ -24,6 +24,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Space, Tuple
 
 from parallel_envs import engine
 from parallel_envs.choices import Strategy
+from parallel_envs.devices import AUTO, CPU
 from parallel_envs.engine import Death, reraise_ctrl_c
 from parallel_envs.engine.worker_group import exit_text, without_engine_frames
 from parallel_envs.errors import PolicyError
@@ -212,6 +213,11 @@ class EpisodeContext:
     pool: PolicyPool | None = None
     watch: Callable[[Any], None] | None = None
 
+    @property
+    def device(self) -> str:
+        """The device of the mission, or that of all missions."""
+        return self.maker.mission.device or self.config.device
+
 
 def play_episode(spec: EpisodeSpec, context: EpisodeContext, attempt: int = 1) -> EpisodeRecord:
     """Play an episode and return its record. Errors become a failure of the record; only a Ctrl-C is raised."""
@@ -248,9 +254,10 @@ class _Episode:
                 agents = list(getattr(env, "possible_agents", None) or env.agents)
             self._places = places(spec, self._candidates, agents)
             self._pattern = list(self._places.values())
-            policies = EpisodePolicies(context.templates, env, spec.agent_seed)
+            policies = EpisodePolicies(context.templates, env, spec.agent_seed, context.device)
             policy_of = partial(self._policy_of, policies)
-            actions = Actions(policy_of, env, context.config, spec.global_seed, context.strategy, context.pool)
+            how = context.strategy, context.pool, context.device
+            actions = Actions(policy_of, env, context.config, spec.global_seed, *how)
             with closing(policies.close, "policies"), closing(actions.close, "policies"):
                 try:
                     self._run(env, actions, observations)
@@ -364,6 +371,7 @@ class Actions:
         seed: int,
         strategy: Strategy | Mapping[Agent, Strategy] = "sequential",
         pool: PolicyPool | None = None,
+        device: str = CPU,
     ) -> None:
         self._policy_of, self._env, self._seed = policy_of, env, seed
         self._limit, self._budget = config.action_timeout, config.lateness_budget
@@ -377,7 +385,9 @@ class Actions:
             limits: dict[str, Any] = {"action_timeout": self._limit, "lateness_budget": self._budget}
             rules = None if self._limit is None else Rules(default_action=self._noop, **limits)
             policies = EachAgent(lambda agent: self._policies[agent])
-            self._wrapper = WrappedMultiAgentPolicy(policies, strategy, budget=pool, rules=rules)
+            names = strategy.values() if isinstance(strategy, Mapping) else (strategy,)
+            place = device if device != CPU and "gpu" in names else AUTO
+            self._wrapper = WrappedMultiAgentPolicy(policies, strategy, budget=pool, rules=rules, device=place)
 
     def _noop(self, agent: Agent) -> Any:
         return noop(self._spaces[agent], self._seen[agent], self._seed)

@@ -24,6 +24,7 @@ import numpy as np
 
 from parallel_envs.checks import suggests_keywords
 from parallel_envs.choices import StartMethod, Strategy
+from parallel_envs.devices import CPU, find_device
 from parallel_envs.engine import num_cores, picklable, unpicklable_part, user_stacklevel
 from parallel_envs.env_files import absolute
 from parallel_envs.errors import EpisodeFailed
@@ -42,7 +43,7 @@ from parallel_envs.evaluation.records import (
     plain,
 )
 from parallel_envs.evaluation.running import EpisodeQueue, EvaluationWorker, EvaluationWorkers, RehearsalQueue
-from parallel_envs.extras import is_installed
+from parallel_envs.extras import explained, is_installed
 from parallel_envs.files import unwritable
 from parallel_envs.policies.specs import with_absolute_paths
 from parallel_envs.threads import CallGuard
@@ -92,6 +93,7 @@ def evaluate(
     episode_timeout: float | None = None,
     max_steps: int = 1000,
     info_keys: Sequence[str] = (),
+    device: str = CPU,
     trajectories: bool | Keep = False,
     strict: bool = False,
     resume: str | Path | EvaluationResult | None = None,
@@ -150,6 +152,11 @@ def evaluate(
             hangs. Without a deadline a warning is logged when a worker plays one episode for ten minutes.
         max_steps: An episode ends after this number of steps.
         info_keys: Names of infos whose last values are kept.
+        device: Where the networks of policies are computed: "cpu", "cuda", "cuda:1", "mps", or "auto" (CUDA if torch
+            finds it here, else MPS, else the CPU). Each worker has copies of its own there. A policy of your own is
+            told the device if it has a method `act_on(device)`; a policy with a network and without this method is
+            refused. Numbers may differ from those of the CPU in their last digits. A mission's own `device` counts
+            more.
         trajectories: Whether to keep observations, actions and rewards, too. A function is called with each record
             instead, as episodes end, and the result has no trajectories: so they need not all fit into memory.
         strict: Raise EpisodeFailed when an episode has failed for good.
@@ -200,6 +207,16 @@ def evaluate(
         raise BadEvaluation(f"strategy={strategy!r} is neither a name nor a dict of names by agent.")
     if isinstance(parallel_policy, bool):
         parallel_policy = "auto" if parallel_policy else "sequential"
+    found = [
+        one if one.device is None else replace(one, device=_device(one.device, f"The mission {one.name!r}: "))
+        for one in found
+    ]
+    place = _device(device)
+    if context == "fork" and any(name.startswith("cuda") for name in (place, *(str(one.device) for one in found))):
+        raise BadEvaluation(
+            "context='fork' and CUDA do not go together: CUDA cannot be used in a forked copy of this "
+            "process. Leave context out."
+        )
     config = EvaluationConfig(
         strategy=parallel_policy,
         strategies={str(agent): name for agent, name in (strategy or {}).items()},
@@ -209,6 +226,7 @@ def evaluate(
         max_steps=max_steps,
         info_keys=_names("info_keys", info_keys),
         trajectories=bool(trajectories),
+        device=place,
     )
     if num_jobs:
         split_jobs(config.all_strategies, num_jobs, len(specs))  # raises if they cannot be shared
@@ -281,6 +299,17 @@ def evaluate(
     if (late := late_actions_text(result)) is not None:
         warnings.warn(late, RuntimeWarning, stacklevel=user_stacklevel())
     return result
+
+
+def _device(name: str, where: str = "") -> str:
+    """Return the full name of a device. Torch is imported for any other than the CPU. Raises BadEvaluation."""
+    if name == CPU:
+        return CPU
+    try:
+        with explained(f"device={name!r}"):
+            return find_device(name)
+    except ValueError as error:
+        raise BadEvaluation(f"{where}{error}") from error
 
 
 def _play(
@@ -439,7 +468,8 @@ def earlier_records(
         if policies[name].get(DIGEST, one.get(DIGEST)) != one.get(DIGEST):
             raise BadEvaluation(f"{where} was made with a policy {name!r} whose code or files have changed since.")
     check("versus=", before.get("versus", True), now.get("versus", True))
-    for name in [one for one in now if one not in ("missions", "policies", "episodes", "versus")]:
+    check("device=", before.get("device", CPU), now.get("device", CPU))
+    for name in [one for one in now if one not in ("missions", "policies", "episodes", "versus", "device")]:
         check(f"{name}=", before.get(name), now[name])
     for name, mission in now["missions"].items():
         check(f"the mission {name!r}: ", (before.get("missions") or {}).get(name, mission), mission)

@@ -15,7 +15,7 @@ A file of missions:
         variants:                          # spread:three and spread:five
           three: {N: 3}
           five: {N: 5}
-      cart: {env: CartPole-v1}
+      cart: {env: CartPole-v1, device: auto}     # where networks are computed: see `evaluate`
     sets:
       easy: [cart, "spread:*"]
 
@@ -72,12 +72,14 @@ class Mission:
         kwargs: Keyword arguments for making the environment.
         turns: How an AEC environment is played: all agents at once ("simultaneous"), or one after another
             ("sequential").
+        device: Where the networks of policies are computed in this mission. None: as `evaluate` says.
     """
 
     name: str
     env: str | Callable[..., Any]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     turns: Turns = "simultaneous"
+    device: str | None = None
 
     def __post_init__(self) -> None:
         check_word(f"turns={self.turns!r} of the mission {self.name!r}", self.turns, TURNS)
@@ -103,7 +105,8 @@ class Mission:
     def described(self) -> dict[str, Any]:
         """Return the environment, its keyword arguments and `turns` as values that JSON can hold."""
         env = self.env if isinstance(self.env, str) else getattr(self.env, "__qualname__", type(self.env).__name__)
-        return {"env": env, "kwargs": plain(self.kwargs), "turns": self.turns}
+        described = {"env": env, "kwargs": plain(self.kwargs), "turns": self.turns}
+        return described if self.device is None else {**described, "device": self.device}
 
 
 class EnvMaker:
@@ -293,8 +296,8 @@ def _missions_in_file(path: Path, which: str | None, check: Check) -> list[Missi
             check(env, kwargs)
             try:
                 _check_known(env)
-                turns = block.get("turns", "simultaneous")
-                missions[full_name] = Mission(name=full_name, env=env, kwargs=kwargs, turns=turns)
+                own_settings: Any = {one: block[one] for one in ("turns", "device") if one in block}
+                missions[full_name] = Mission(name=full_name, env=env, kwargs=kwargs, **own_settings)
             except BadEvaluation as error:
                 raise BadEvaluation(f"In {path}, mission {full_name!r}: {error}") from None
     sets = content.get("sets", {})
@@ -323,6 +326,7 @@ def _file_content(path: Path) -> dict[str, Any]:
         env: str
         kwargs: dict[str, Any] = {}
         turns: str = "simultaneous"
+        device: str | None = None
         variants: dict[str, dict[str, Any]] = {}
 
     class File(BaseModel, extra="forbid", strict=True):

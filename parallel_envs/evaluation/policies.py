@@ -40,6 +40,7 @@ import cloudpickle
 import numpy as np
 
 from parallel_envs.checks import hint, is_number, suggests_keywords
+from parallel_envs.devices import CPU
 from parallel_envs.errors import UntrustedName
 from parallel_envs.evaluation.determinism import limit_torch, reseed, seeded_globally
 from parallel_envs.evaluation.records import BadEvaluation, check_names_differ
@@ -311,11 +312,26 @@ def _make(spec: PolicySpec, seed: int, held: HeldCheckpoint | None) -> Any:
     return _make(spec, seed, held)
 
 
-class EpisodePolicies:
-    """The policies of one episode. `seed_of(n)` gives the seed of the n-th agent that joins, counted from 0."""
+def _compute_on(policy: Any, device: str, name: str) -> None:
+    """Have a policy compute its network on a device. Raise TypeError if it has a network and cannot do so."""
+    inner = policy.policy if isinstance(policy, SingleRow) else policy
+    if callable(act_on := getattr(inner, "act_on", None)):
+        act_on(device)
+    elif any(map(is_network, getattr(inner, "__dict__", {}).values())):
+        raise TypeError(
+            f"The network of {name!r} would not be computed on device={device!r}: {type(inner).__name__} has no method "
+            "act_on(device). Give it one, give a parallel_envs.wrappers.TorchPolicy, or device='cpu'."
+        )
 
-    def __init__(self, templates: PolicyTemplates, env: Any, seed_of: Callable[[int], int]) -> None:
-        self._templates, self._env, self._seed_of = templates, env, seed_of
+
+class EpisodePolicies:
+    """The policies of one episode. `seed_of(n)` gives the seed of the n-th agent that joins, counted from 0.
+
+    Their networks are computed on `device`; on "cpu" they are computed where they are.
+    """
+
+    def __init__(self, templates: PolicyTemplates, env: Any, seed_of: Callable[[int], int], device: str = CPU) -> None:
+        self._templates, self._env, self._seed_of, self._device = templates, env, seed_of, device
         self._common: dict[int, Any] = {}
         self._policies: dict[Agent, Any] = {}
 
@@ -332,6 +348,8 @@ class EpisodePolicies:
         else:
             spaces = self._env.observation_space(agent), self._env.action_space(agent)
             policy = templates.of_agent(place, agent, spaces).copied(seed)
+        if self._device != CPU:
+            _compute_on(policy, self._device, templates.candidates[place].name)
         self._policies[agent] = policy
         reset_policy(policy)
         return policy

@@ -23,6 +23,7 @@ import numpy as np
 
 from parallel_envs.checks import hint, is_number, is_one_of, is_whole, similar_path
 from parallel_envs.choices import Strategy, words
+from parallel_envs.devices import CPU
 from parallel_envs.evaluation.statistics import Summary, per_mission, per_mission_and_policy, per_policy
 from parallel_envs.files import write_whole
 
@@ -86,6 +87,7 @@ class EvaluationConfig:
     max_steps: int = 1000
     info_keys: tuple[str, ...] = ()
     trajectories: bool = False
+    device: str = CPU
 
     def __post_init__(self) -> None:
         for name in ("action_timeout", "lateness_budget", "episode_timeout"):
@@ -113,6 +115,7 @@ class EvaluationConfig:
             "strategy": dict(sorted(self.strategies.items())) or None,
             **{name: getattr(self, name) for name in names},
             "info_keys": list(self.info_keys),
+            **({} if self.device == CPU else {"device": self.device}),  # as earlier versions wrote it
         }
 
 

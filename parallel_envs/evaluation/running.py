@@ -158,7 +158,7 @@ def _rehearse(spec: EpisodeSpec, context: EpisodeContext) -> Rehearsal:
         for place, candidate in enumerate(context.templates.candidates):
             if spec.alone not in ("", candidate.name):
                 continue
-            policies = EpisodePolicies(context.templates, env, spec.agent_seed)
+            policies = EpisodePolicies(context.templates, env, spec.agent_seed, context.device)
             with closing(policies.close, "policies"):
                 for agent, observation in seen.items():
                     who = f"The policy {candidate.name!r} does not fit {agent!r} of {name!r}: it"
@@ -184,7 +184,7 @@ def _with_strategies(
     dealt = places(spec, context.templates.candidates, everyone)
     other = next(iter(dealt.values())) if spec.alone else 0  # for agents that were not known beforehand
     why, fastest = "", "sequential"
-    copies = EpisodePolicies(context.templates, env, spec.agent_seed)
+    copies = EpisodePolicies(context.templates, env, spec.agent_seed, context.device)
     with closing(copies.close, "policies"), attributed_to("policy", f"Trying strategies in {spec.mission!r}"):
         policies = {agent: copies.add(agent, dealt.get(agent, other)) for agent in seen}
         if config.strategies:

@@ -22,7 +22,7 @@ from parallel_envs.learners.networks import ObservationEncoder
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
-from parallel_envs.policies.torch_policy import NetworkActor
+from parallel_envs.policies.torch_policy import NetworkActor, mark_changed
 from parallel_envs.rollouts.replay import PrioritizedReplayBuffer, ReplayBuffer
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.seeding import SeedTree
@@ -222,16 +222,25 @@ class AgentLearner:
         if report.taught is not None and isinstance(self.memory, PrioritizedReplayBuffer):
             self.memory.update_priorities(drawn, report.taught)
 
-    def policy(self) -> LearnerPolicy:
-        """Return a policy with a copy of the network, and with its own generator."""
+    def policy(self, *, shared: bool = False) -> LearnerPolicy:
+        """Return a policy with its own generator, and with a copy of the network on the CPU.
+
+        `shared`: with the network that learns itself, where it is. `mark_changed` tells the policy of an update.
+        """
+        actor = self.actor()
+        if not shared:
+            actor = copy.deepcopy(actor).cpu().requires_grad_(False)
+        how: dict[str, Any] = {"seed": self._acting_seed, "is_shared": shared}
+        return LearnerPolicy(actor, self.algorithm.encoder, self.algorithm.head, **how)
+
+    def actor(self) -> Any:
+        """Return the part of the network that acts, with exploration as it is due. Updates change it in place."""
         self.algorithm.explore(self.parameters.module, self.counters["steps"])
-        actor = copy.deepcopy(self.parameters.module.actor)
-        return LearnerPolicy(actor, self.algorithm.encoder, self.algorithm.head, seed=self._acting_seed)
+        return self.parameters.module.actor
 
     def acting_weights(self) -> dict[str, Any]:
-        """Return the newest weights, for that policy to copy. They share memory with the network that learns."""
-        self.algorithm.explore(self.parameters.module, self.counters["steps"])
-        weights: dict[str, Any] = self.parameters.module.actor.state_dict()
+        """Return the newest weights, for policies with a copy. They share memory with the network that learns."""
+        weights: dict[str, Any] = self.actor().state_dict()
         return weights
 
     # ---- state ------------------------------------------------------------------------------------------------------
@@ -310,14 +319,34 @@ def _without_stamps(memory: Any) -> tuple[dict[str, Any], Any]:
 class LearnerPolicy(NetworkActor):
     """Policy with a learner's network. A recurrent network has a memory for each row.
 
-    The policy changes `module`, so give a copy. `deterministic`: take the most likely action, without random numbers.
+    `deterministic`: take the most likely action, without random numbers. `is_shared`: the network is a learner's, which
+    this policy never writes to: `load_state_dict` makes a copy first.
     """
 
     def __init__(
-        self, module: nn.Module, encoder: ObservationEncoder, head: Head, *, seed: int = 0, deterministic: bool = False
+        self,
+        module: nn.Module,
+        encoder: ObservationEncoder,
+        head: Head,
+        *,
+        seed: int = 0,
+        deterministic: bool = False,
+        is_shared: bool = False,
     ) -> None:
-        super().__init__(module.requires_grad_(False), seed, deterministic)
-        self.encoder, self.head = encoder, head
+        super().__init__(module, seed, deterministic)
+        self.encoder, self.head, self._is_shared = encoder, head, is_shared
+
+    def act_with(self, module: nn.Module) -> None:
+        """Act with this network of a learner from now on, or with its newest values if it is the same."""
+        self.module, self._is_shared = module, True
+        self.version += 1
+        mark_changed(module)
+
+    def load_state_dict(self, weights: Any) -> None:
+        self.check_weights(weights)
+        if self._is_shared:
+            self.module, self._is_shared = copy.deepcopy(self.module), False
+        super().load_state_dict(weights)
 
     def encode(self, observations: Any) -> tuple[Array, Array | None]:
         return self.encoder.numbers(observations)

@@ -473,11 +473,10 @@ def take_steps(
         losses, metrics, gradient = evaluate(step)
         with torch.no_grad():
             norms = torch.linalg.vector_norm(gradient, dim=1)
-            finite = (losses + norms).isfinite()
-            stop = leader.should_stop(metrics)
-            go = finite if stop is None else finite & ~stop
-            active = wanted & go.cpu().numpy()
-            lost[wanted & ~finite.cpu().numpy()] = step
+            all_finite = (losses + norms).isfinite()
+            stop, finite = leader.should_stop(metrics), all_finite.cpu().numpy()
+            active = wanted & (finite if stop is None else (all_finite & ~stop).cpu().numpy())
+            lost[wanted & ~finite] = step
             going &= active | ~lived[step]
             clip_rows(gradient, norms, limits)
             step_rows(matrix, gradient, active.tolist(), rates, configs[0].adam_epsilon)

@@ -295,6 +295,10 @@ class TrainSettings(EnvSettings):
     "raise": it ends."""
     strategy: Strategy = "batch"
     """How the actions of several agents are computed; "batch": similar networks in one pass."""
+    device: str = "cpu"
+    """Where networks learn and act: "cpu", "cuda", "cuda:1", "mps", or "auto" (CUDA if torch finds it here, else MPS,
+    else the CPU). Environments and experience stay on the CPU. A run may be resumed on another device, and checkpoints
+    can be loaded on any."""
     mode: LoopMode = "sync"
     """"sync": collecting and learning take turns; "overlap": both in parallel, one update behind; "free": both at full
     speed."""

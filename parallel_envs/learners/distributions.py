@@ -61,6 +61,9 @@ class Head(ABC):
     def entropy(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
         """Return the entropy of each row."""
 
+    def move_to(self, device: str) -> None:  # noqa: B027  # most hold no tensors
+        """Hold the tensors of the torch half on a device from now on."""
+
 
 def stochastic_head(space: Space[Any]) -> Head:
     """Return the head of a policy-gradient agent. Raises TypeError for a space that is not supported."""
@@ -213,6 +216,9 @@ class Gaussian(Head):
             for bound in (low, high)
         )
 
+    def move_to(self, device: str) -> None:
+        self._bounds = tuple(bound.to(device) for bound in self._bounds)
+
     def noise(self, generator: Generator, num_rows: int) -> Array:
         return generator.standard_normal((num_rows, self.size))
 
@@ -231,7 +237,7 @@ class Gaussian(Head):
     def numbers(self, actions: Array) -> Array:
         array = np.asarray(actions, np.float64)
         units = (array.reshape(*array.shape[: array.ndim - len(self.shape)], -1) - self._middle) / self._half
-        low, high = (bound.numpy() for bound in self._bounds)
+        low, high = (bound.cpu().numpy() for bound in self._bounds)
         return np.clip(units.astype(np.float32), low, high)
 
     def _parts(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -253,7 +259,7 @@ class ClippedGaussian(Gaussian):
 
     def log_prob(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> Tensor:
         mean, log_std = self._parts(outputs)
-        low, high = (bound.to(outputs.device) for bound in self._bounds)
+        low, high = self._bounds
         inside = -0.5 * ((actions - mean) / log_std.exp()).square() - log_std - 0.5 * math.log(2 * math.pi)
         below = log_normal_cdf((low - mean) / log_std.exp())
         above = log_normal_cdf((mean - high) / log_std.exp())

@@ -31,13 +31,14 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError, conlist
 from parallel_envs import trace
 from parallel_envs.checks import check_count, choice, optional_seconds, suggests_keywords, unknown_keyword
 from parallel_envs.choices import OnDivergence, Strategy, UpdateModeName, words
+from parallel_envs.devices import AUTO, CPU, described_device, find_device
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.agent import AgentLearner, EpisodeTracker
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig, Diverged, UpdateReport
 from parallel_envs.learners.checkpoint import BadCheckpoint, load_checkpoint, save_checkpoint
 from parallel_envs.learners.parameters import AgentParameters
-from parallel_envs.learners.updates import MODES, UPDATE_TIMEOUT, UpdateMode, mode_for
+from parallel_envs.learners.updates import MODES, UPDATE_TIMEOUT, UpdateMode, check_learns_here, mode_for
 from parallel_envs.learners.updates.mode import UpdateFailed, trace_updates
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.seeding import SeedTree
@@ -84,9 +85,10 @@ class IndependentLearners(ClosedAtExit):
             updates in the caller cannot be ended and have no limit.
         on_divergence: An agent's update with numbers that are not finite is undone. "skip" logs a warning with the
             agent's name, "raise" raises `Diverged`. The other agents have learnt in either case.
-        device: Place of the parameters and of updates: "cpu", or such as "cuda:0". Worker processes (update_mode and
-            learn_in "process") learn on the CPU nevertheless. So do policies act, with copies of the weights, except by
-            strategy="gpu".
+        device: Place of the parameters, of updates and of acting: "cpu", such as "cuda:0", or "auto" (the first CUDA
+            device if there is one, else MPS, else the CPU). Experience stays in the memory of the CPU. Policies act
+            with the parameters themselves; strategy="process" acts on the CPU, with a copy of the weights after each
+            update. Updates in worker processes (update_mode or learn_in "process") are refused on a device.
         parallel: The block `parallel` of a settings file, as a dict: `{"parallel_training": True, "async_learning":
             True, "train_interval": 4, "num_workers": None, ...}`; see `ParallelBlock` in `config.py`. It replaces
             `update_mode`, `strategy`, `workers` (here `num_workers` are workers that learn) and, of `train`, `mode` and
@@ -126,6 +128,8 @@ class IndependentLearners(ClosedAtExit):
             block = read_parallel(parallel)
             update_mode, strategy, workers = block["update_mode"], block["strategy"], block["worker_budget"]
             self._how, interval = {name: block[name] for name in ("mode", "learn_in")}, block["train_interval"]
+        self.device = find_device(device)
+        """The full name of the device."""
         check_envs(envs)
         choice("update_mode", update_mode, words(UpdateModeName))
         choice("on_divergence", on_divergence, words(OnDivergence))
@@ -164,12 +168,18 @@ class IndependentLearners(ClosedAtExit):
         self._observations: Named | None = None
         self._acting: dict[Agent, Flags] = {}  # where each agent has acted
         self._episodes = EpisodeTracker(list(self.agents), envs.num_envs)
-        self.policy = WrappedMultiAgentPolicy({agent: one.policy() for agent, one in self.agents.items()}, strategy)
-        """The policy that acts for all agents."""
         for one in self.agents.values():
-            one.parameters.to(device)
+            one.parameters.to(self.device)
         self._parameters = {agent: one.parameters for agent, one in self.agents.items()}
         self.update_mode, self.workers = mode_for(update_mode, self._parameters), workers
+        if self.update_mode == "process":
+            check_learns_here(self.device, "update_mode", "'fused', 'sequential' or 'thread'")
+        names = strategy if isinstance(strategy, Mapping) else dict.fromkeys(agents, strategy)
+        self._in_workers = {agent for agent in agents if names.get(agent) == "process"}
+        self._policies = {agent: one.policy(shared=agent not in self._in_workers) for agent, one in self.agents.items()}
+        elsewhere = self.device != CPU and "gpu" in names.values()
+        self.policy = WrappedMultiAgentPolicy(self._policies, strategy, device=self.device if elsewhere else AUTO)
+        """The policy that acts for all agents."""
         self.update_timeout = optional_seconds("update_timeout", update_timeout)
         self.loop: Loop | None = None
         """The loop that collects and learns while `train` runs."""
@@ -193,6 +203,17 @@ class IndependentLearners(ClosedAtExit):
         self._episodes.begin(self.envs.present)
         for agent, learner in self.agents.items():
             learner.begin(self._observations[agent], self._episodes.begins[agent])
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """The devices on which networks learn and act, with the names of their hardware."""
+        names = self.policy.strategy
+        acting = set()
+        for agent in self.agents:
+            own = names if isinstance(names, str) else names.get(agent)
+            gpu = self.policy.device if own == "gpu" else self.device
+            acting.add(f"{CPU} (worker processes)" if agent in self._in_workers else described_device(find_device(gpu)))
+        return {"learning": described_device(self.device), "acting": " and ".join(sorted(acting))}
 
     def forget_episodes(self) -> None:
         """Begin new episodes with the next step."""
@@ -284,7 +305,7 @@ class IndependentLearners(ClosedAtExit):
                     trace_updates(reports)
                 for agent, report in reports.items():
                     self.agents[agent].finish(report)
-                self.act_with({agent: self.agents[agent].acting_weights() for agent in reports})
+                self.act_with({agent: self.agents[agent].actor() for agent in reports})
                 self.tell_of(reports)
             if trace.open_traces:
                 trace.record("update", began, agents=len(plans))
@@ -292,12 +313,21 @@ class IndependentLearners(ClosedAtExit):
         return {agent: self.agents[agent].metrics for agent in plans}
 
     @one_thread
-    def act_with(self, weights: Mapping[Agent, Any]) -> None:
-        """Act with these agents' newest weights from now on."""
-        here = {agent: {name: tensor.cpu() for name, tensor in own.items()} for agent, own in weights.items()}
-        self.policy.load_state_dict(here)
-        for agent in weights:
+    def act_with(self, actors: Mapping[Agent, Any]) -> None:
+        """Act with these agents' networks, as they are now and wherever they are, from now on.
+
+        A network in this process is not copied: what changes it changes the actions. Policies in workers get a copy of
+        its weights.
+        """
+        copied: dict[Agent, Any] = {}
+        for agent, actor in actors.items():
+            if agent in self._in_workers:
+                copied[agent] = {name: tensor.cpu() for name, tensor in actor.state_dict().items()}
+            else:
+                self._policies[agent].act_with(actor)
             self.agents[agent].acting_version = self.agents[agent].version
+        if copied:
+            self.policy.load_state_dict(copied)
 
     @one_thread
     def tell_of(self, reports: Mapping[Agent, UpdateReport]) -> None:
@@ -411,7 +441,7 @@ class IndependentLearners(ClosedAtExit):
                 self._mode.changed(agent)
         for agent, state in states.items():
             self.agents[agent].load_state(dict(state))
-        self.act_with({agent: self.agents[agent].acting_weights() for agent in states})
+        self.act_with({agent: self.agents[agent].actor() for agent in states})
         acting = self.policy.get_state()
         generators = {agent: state["generator"].get("acting") for agent, state in states.items()}
         self.policy.set_state(

@@ -308,7 +308,7 @@ class RecurrentNetwork(nn.Module):
 
     def initial_state(self, num_rows: int) -> tuple[Tensor, ...]:
         """Return an empty memory."""
-        return (torch.zeros(num_rows, self.size),)
+        return (torch.zeros(num_rows, self.size, device=self.cell.seen.weight.device),)
 
     def forward(self, features: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         memory = self.cell(self.encoder(features), state[0])

@@ -187,8 +187,9 @@ class AgentParameters:
         self.layout.bind(self.module, matrix)
 
     def to(self, device: str) -> None:
-        """Move all numbers to a device."""
+        """Move all numbers to a device. A module that acts with these parameters moves along."""
         self.module.to(device)
+        self.algorithm.head.move_to(device)
         self.matrix = ParameterMatrix(*(tensor.to(device) for tensor in self.matrix))
         self.layout.bind(self.module, self.matrix)
         self.statistics = dict(self.module.named_buffers())

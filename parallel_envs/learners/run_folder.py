@@ -2,7 +2,7 @@
 
 runs/spread/
     settings.yaml        every setting, including defaults: can be run again as it is
-    run.json             seed, versions of packages, machine, time of the start
+    run.json             seed, versions of packages, machine, time of the start; devices, those of the last start
     chosen.json          the update mode that "auto" has found to be the quickest, if it has
     metrics.jsonl        a line for each update, or for several
     tensorboard/         the same for TensorBoard
@@ -373,6 +373,14 @@ class Run(ClosedAtExit):
         import yaml
 
         write_text(self.folder / SETTINGS, yaml.safe_dump(dict(settings), sort_keys=False))
+
+    def describe(self, **facts: Any) -> None:
+        """Write facts about this start of the run into run.json, in the place of those of the start before."""
+        path, about = self.folder / ABOUT, None
+        with contextlib.suppress(OSError, ValueError):  # a run can do without this file
+            about = json.loads(path.read_bytes())
+        if isinstance(about, dict) and about != {**about, **facts}:
+            write_json(path, {**about, **facts})
 
     def log(self, counts: Mapping[str, Any], agents: Metrics) -> None:
         """Write a line: `counts` (with `update`, `steps`), and each agent's metrics. Infinity and NaN become null."""

@@ -21,6 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.logging import RichHandler
 
+from parallel_envs.devices import find_device
 from parallel_envs.engine.interrupts import InterruptedSafely, Interrupts
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.learners.agent import configs_by_name
@@ -118,6 +119,7 @@ def build_learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
     with contextlib.ExitStack() as stack:
         try:
             options = loop_options(settings)
+            device = find_device(settings.device)
             if settings.worker_budget is not None:
                 least = fewest_workers(settings.mode, settings.learn_in, settings.update_mode)
                 in_workers = 0 if settings.backend == "serial" else num_envs
@@ -144,6 +146,7 @@ def build_learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
                 workers=learning_workers,
                 update_timeout=settings.update_timeout,
                 on_divergence=settings.on_divergence,
+                device=device,
             )
             stack.enter_context(learners)
             check_agents(options, learners.agents, learners.update_mode)
@@ -171,6 +174,7 @@ _MAY_CHANGE = FailureSettings.model_fields.keys() | {
     "num_workers",
     "backend",
     "folder",
+    "device",
     "learn_in",
     "worker_budget",
     "schedule",
@@ -299,6 +303,7 @@ class _Training:
         """
         learners, run, total = self.learners, self.run, self.settings.total_steps
         say(self.console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
+        _say_devices(self.console, run, learners.devices)
         try:
             with (
                 display(total, console=self.console) as self.display,
@@ -425,6 +430,7 @@ def _train_meta(make: Callable[[], Learner], writers: Sequence[Writer], *, quiet
     with _console(quiet) as console, make() as learner:
         run, settings = learner._start_training(writers=writers), learner.settings.train
         say(console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
+        _say_devices(console, run, learner.devices)
         try:
             envs = (learner.train_env_parallel, learner.eval_env_parallel) if trace else ()
             with (
@@ -460,6 +466,13 @@ def _console(quiet: bool) -> Iterator[Console]:
         yield console
     finally:
         logger.removeHandler(handler)
+
+
+def _say_devices(console: Console, run: Run, devices: Mapping[str, str]) -> None:
+    """Show where networks learn and act, and write it into the run's folder."""
+    run.describe(devices=dict(devices))
+    learning, acting = devices["learning"], devices["acting"]
+    say(console, f"Networks learn {'' if acting == learning else f'on {learning} '}and act on {acting}.")
 
 
 def _say_results(console: Console, outcome: RunOutcome, commands: Sequence[str]) -> None:

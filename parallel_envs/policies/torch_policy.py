@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from parallel_envs.checks import suggests_keywords
 from parallel_envs.policies.base import AgentPolicy
@@ -59,6 +60,8 @@ class NetworkActor(AgentPolicy):
     """Grows with every `load_state_dict`."""
     _memory: tuple[Tensor, ...] | None = None
     _copy: DeviceCopy | None = None
+    _asked: Any = None
+    _is_recurrent = False
 
     def __init__(self, module: nn.Module, seed: int, deterministic: bool) -> None:
         self.module: Any = module
@@ -90,7 +93,11 @@ class NetworkActor(AgentPolicy):
         return self.choose(outputs, mask, None if self.deterministic else self.noise(len(outputs)))
 
     def compute(self, features: Array, rows: RowNumbers | None = None) -> Array:
-        """Return the network's outputs for some rows, and keep their memory if it is recurrent."""
+        """Return the network's outputs for some rows, and keep their memory if it is recurrent.
+
+        On a device, features go there in one transfer and outputs come back in one. The numbers of rows are a second
+        one for a recurrent network, unless all rows that it remembers are in their order.
+        """
         with torch.inference_mode(), one_torch_thread():
             module = self.module if self._copy is None else self._copy.of(self.module)
             device = device_of(module)
@@ -100,16 +107,18 @@ class NetworkActor(AgentPolicy):
                 return out.cpu().numpy()
             rows = np.arange(len(features)) if rows is None else rows
             memory = self._memory_of(int(rows.max()) + 1, module, device)
-            before = tuple(part[rows] for part in memory)
+            unseen = np.flatnonzero(~np.isfinite(features).all(-1))
+            is_whole = len(rows) == len(memory[0]) and not len(unseen) and bool((rows == np.arange(len(rows))).all())
+            places = slice(None) if is_whole else to_device(torch.as_tensor(rows), device)
+            before = tuple(part[places] for part in memory)
             out, after = module(tensor, before)
             if _shapes(after) != _shapes(before):
                 raise ValueError(
                     f"{type(module).__name__} returned a state of {_shapes(after)} for one of {_shapes(before)}. "
                     "Return a tuple of tensors of the same shapes."
                 )
-            unseen = np.flatnonzero(~np.isfinite(features).all(-1))
             for part, new, old in zip(memory, after, before, strict=True):
-                part[rows] = new
+                part[places] = new
                 if len(unseen):  # features that are not finite leave the memory unchanged
                     part[rows[unseen]] = old[unseen]
             return out.cpu().numpy()
@@ -118,7 +127,9 @@ class NetworkActor(AgentPolicy):
 
     @property
     def is_recurrent(self) -> bool:
-        return hasattr(self.module, "initial_state")
+        if self._asked is not self.module:  # a network that has no such method takes microseconds to say so
+            self._asked, self._is_recurrent = self.module, hasattr(self.module, "initial_state")
+        return self._is_recurrent
 
     def _memory_of(self, num_rows: int, module: Any, device: torch.device) -> tuple[Tensor, ...]:
         """Return the memory on a device, extended by initial states to at least `num_rows` rows."""
@@ -227,15 +238,20 @@ class TorchPolicy(NetworkActor):
         super().__init__(module, seed, deterministic)
         self.action_space: Any = action_space
         self._log_std = log_std
+        self._held_log_std: tuple[int, int, Array] | None = None
         self.draws_one_number = isinstance(action_space, Discrete)
         self._size = int(np.prod(action_space.shape or ()))
 
     @property
     def log_std(self) -> Array:
         own = self._log_std if self._log_std is not None else getattr(self.module, "log_std", None)
-        if isinstance(own, Tensor):
-            return own.detach().cpu().numpy()
-        return np.asarray(0.0 if own is None else own)
+        if not isinstance(own, Tensor):
+            return np.asarray(0.0 if own is None else own)
+        if own.device == _CPU:
+            return own.detach().numpy()
+        if self._held_log_std is None or self._held_log_std[:2] != (id(own), own._version):  # once for each change
+            self._held_log_std = id(own), own._version, own.detach().cpu().numpy()
+        return self._held_log_std[2]
 
     def encode(self, observations: Any) -> tuple[Array, Array | None]:
         mask = None
@@ -306,6 +322,29 @@ def _shapes(state: Any) -> Any:
 # ---- devices and changes --------------------------------------------------------------------------------------------
 
 _CPU = torch.device("cpu")
+
+
+def forward_from_cpu(module: Any, features: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
+    """Call a network with CPU tensors, on the device where it is. Return its outputs and next state on the CPU.
+
+    `state`: a tree of tensors for a recurrent network, () for any other. For callers that hold the memory themselves,
+    as collectors do.
+    """
+    device = device_of(module)
+    if device.type == "cpu":
+        return module(features, state) if state else (module(features), state)
+    if not state:
+        return module(to_device(features, device)).cpu(), state
+    out, after = module(to_device(features, device), tree_map(lambda part: to_device(part, device), state))
+    return out.cpu(), tree_map(Tensor.cpu, after)
+
+
+def mark_changed(module: nn.Module) -> None:
+    """Have stacks and copies on devices notice that the values of a module's parameters have changed.
+
+    They cannot notice it by themselves if other tensors share the parameters' memory and were written to.
+    """
+    torch.autograd.graph.increment_version(list(module.parameters()))
 
 
 def device_of(module: nn.Module) -> torch.device:

@@ -19,11 +19,11 @@ import numpy.typing as npt
 import torch
 from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from parallel_envs.choices import RecurrentCell, words
 from parallel_envs.policies import BatchPolicy, Rows
-from parallel_envs.policies.torch_policy import choose_by_logits, device_of, to_device
-from parallel_envs.rollouts.rollout import map_tree
+from parallel_envs.policies.torch_policy import choose_by_logits, forward_from_cpu
 from parallel_envs.threads import one_torch_thread
 
 __all__ = ["Mlp", "NetworkPolicy", "Recurrent", "markov_policy", "memory_markov_policy", "memory_policy"]
@@ -80,9 +80,17 @@ class NetworkPolicy(BatchPolicy):
         self.action_space, self.actor, self.critic, self.deterministic = action_space, actor, critic, deterministic
         self.log_std = nn.Parameter(torch.zeros(num_actions(action_space)))
 
+    def act_on(self, device: torch.device | str) -> None:
+        """Move the networks to a device."""
+        for network in (self.actor, self.critic):
+            if network is not None:
+                network.to(device)
+
     def initial_state(self, num_rows: int) -> Any:
         networks: tuple[Any, Any] = self.actor, self.critic
-        return tuple(_on_cpu(one, one.initial_state(num_rows)) if _is_recurrent(one) else () for one in networks)
+        return tuple(
+            tree_map(Tensor.cpu, one.initial_state(num_rows)) if _is_recurrent(one) else () for one in networks
+        )
 
     def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
         space, size = self.action_space, num_actions(self.action_space)
@@ -100,7 +108,8 @@ class NetworkPolicy(BatchPolicy):
                 else:
                     before = np.asarray(rows.previous_actions, np.float32).reshape(len(rows), -1)
                 with_previous = torch.cat([seen, torch.as_tensor(before), rewards], 1)
-            out, actor_state = _forward(self.actor, seen, with_previous, state[0])
+            inputs: Any = with_previous if _is_recurrent(self.actor) else seen
+            out, actor_state = forward_from_cpu(self.actor, inputs, state[0])
             if out.shape != (len(rows), size):
                 raise ValueError(
                     f"The actor, {type(self.actor).__name__}, gave an output of shape {tuple(out.shape)} for "
@@ -108,7 +117,8 @@ class NetworkPolicy(BatchPolicy):
                 )
             critic_state = state[1]
             if self.critic is not None:
-                value, critic_state = _forward(self.critic, seen, with_previous, state[1])
+                inputs = with_previous if _is_recurrent(self.critic) else seen
+                value, critic_state = forward_from_cpu(self.critic, inputs, state[1])
                 rows.record(value=value[:, 0].numpy())
             if isinstance(space, Discrete):
                 log_probs = torch.log_softmax(out, 1).numpy()
@@ -189,18 +199,3 @@ def num_actions(space: Space[Any]) -> int:
 
 def _is_recurrent(network: nn.Module | None) -> bool:
     return hasattr(network, "initial_state")
-
-
-def _forward(network: nn.Module, seen: Tensor, with_previous: Tensor | None, state: Any) -> tuple[Tensor, Any]:
-    device = device_of(network)
-    if not _is_recurrent(network):
-        return network(to_device(seen, device)).cpu(), state
-    assert with_previous is not None
-    if device.type != "cpu":
-        with_previous, state = map_tree(lambda part: to_device(part, device), (with_previous, state))
-    out, state = network(with_previous, state)
-    return out.cpu(), _on_cpu(network, state)
-
-
-def _on_cpu(network: nn.Module, state: Any) -> Any:
-    return state if device_of(network).type == "cpu" else map_tree(Tensor.cpu, state)

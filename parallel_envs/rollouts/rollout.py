@@ -365,6 +365,10 @@ def check_fits(tree: Any, values: Any, num_rows: int, what: str = "", *, num_axe
     follows after `num_axes` axes. Values are not broadcast, and a number may change only by the precision of floats:
     anything else is a mistake. The error names `what`.
     """
+    if type(tree) is type(values) is np.ndarray:
+        wanted = tree.dtype, (num_rows, *tree.shape[num_axes:])
+        if (values.dtype, values.shape) == wanted:  # nearly all are, and each step has some
+            return
 
     def check(leaf: Any, value: Any) -> None:
         shape = leaf.shape[num_axes:]
@@ -388,6 +392,9 @@ def check_fits(tree: Any, values: Any, num_rows: int, what: str = "", *, num_axe
 
 def put_rows(tree: Any, rows: Any, values: Any) -> Any:
     """Replace these rows of a tree (or one index of all rows) in place and return the tree. See `check_fits`."""
+    if type(tree) is type(values) is np.ndarray:
+        tree[rows] = values
+        return tree
 
     def write(leaf: Any, value: Any) -> Any:
         leaf[rows] = value

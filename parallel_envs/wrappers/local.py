@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from parallel_envs.checks import check_count, seconds, suggests_keywords
+from parallel_envs.devices import AUTO, CPU, find_device
 from parallel_envs.engine import Failure
 from parallel_envs.extras import explained
 from parallel_envs.policies.base import is_network
@@ -293,6 +294,7 @@ class StackedGroup(AgentGroup):
         from parallel_envs.policies.torch_policy import PolicyStack
 
         super().__init__(handles, timed=timed)
+        self._make_stack, self._device = PolicyStack, device
         self._stack = PolicyStack([handle.policy for handle in self.handles.values()], device)
         self._failures = 0
 
@@ -300,8 +302,12 @@ class StackedGroup(AgentGroup):
         if self._failures >= _MOST_STACK_FAILURES:
             return super()._compute(inputs)
         if self._stack.is_outdated():
-            self.is_outdated = True
-            return super()._compute(inputs)
+            policies: list[Any] = [handle.policy for handle in self.handles.values()]
+            signatures = {policy.stack_signature() for policy in policies}
+            if len(signatures) > 1 or None in signatures:
+                self.is_outdated = True
+                return super()._compute(inputs)
+            self._stack = self._make_stack(policies, self._device)
         try:
             outputs, mask = self._stack.compute(inputs.values())
         except Exception:  # noqa: BLE001  # nothing has been sampled yet: one by one shows which policy fails
@@ -344,7 +350,7 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
     Args:
         policies: By agent.
         rules: Deadlines and failures. Waiting for other threads ends at a turn's deadline.
-        device: `"auto"` is the first CUDA device if there is one, else the CPU.
+        device: `"auto"` is the first CUDA device if there is one, else MPS, else the CPU.
         most_turns: How many turns of an agent may be sent before the first of them is received.
         gather_seconds: How long a turn may wait for others when it is received. 0: not at all.
     """
@@ -362,19 +368,10 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
         check_count("most_turns", most_turns)
         seconds("gather_seconds", gather_seconds)
         with explained("The strategy 'gpu'"):
-            import torch
-
-        has_cuda = torch.cuda.is_available()
-        if device == "auto":
-            device = "cuda:0" if has_cuda else "cpu"
-            if not has_cuda:
-                text = "strategy 'gpu': torch finds no CUDA device here, so networks are computed on the CPU. "
-                _log.warning("%sSay device='cpu' if that is what you want.", text)
-        if torch.device(device).type == "cuda" and not has_cuda:
-            raise ValueError(
-                f"device={device!r} was requested, but torch finds no CUDA device here. Give 'auto' or 'cpu'."
-            )
-        self.device = device
+            self.device = find_device(device)
+        if device == AUTO and self.device == CPU:
+            text = "strategy 'gpu': torch finds no CUDA device here, so networks are computed on the CPU. "
+            _log.warning("%sSay device='cpu' if that is what you want.", text)
         super().__init__(policies, rules)
         self.most_turns, self.gather_seconds = most_turns, min(gather_seconds, threading.TIMEOUT_MAX)
         self._arrival = threading.Condition()
@@ -382,7 +379,7 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
         self._unproven: set[Agent] = set()  # compute actions in their own way, and have not acted yet
         for agent, policy in self.policies.items():
             if callable(act_on := getattr(policy, "act_on", None)):
-                act_on(device)
+                act_on(self.device)
                 if getattr(policy, "has_own_step", False):
                     self._unproven.add(agent)
             elif any(map(is_network, getattr(policy, "__dict__", {}).values())):

@@ -68,8 +68,8 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         workers: How many worker processes at most, if no `budget` is given.
         budget: A pool to share with other wrappers. The code that made it closes it.
         rules: Deadlines and failures.
-        device: Where the strategy "gpu" computes networks: "auto" (the first CUDA device, or with a warning the CPU),
-            or a device of torch such as "cuda:1".
+        device: Where the strategy "gpu" computes networks: "auto" (the first CUDA device, else MPS, or with a warning
+            the CPU), or a device of torch such as "cuda:1".
     """
 
     @suggests_keywords

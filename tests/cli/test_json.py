@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from parallel_envs import cli
+from parallel_envs.commands import json_text
 from parallel_envs.evaluation import EpisodeRecord, EvaluationResult
-from parallel_envs.terminal import json_text
 from tests.cli.test_doctor import FINE
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"

@@ -20,8 +20,8 @@ from typer.testing import CliRunner, Result
 from parallel_envs import cli
 from parallel_envs.bench import cli as bench
 from parallel_envs.cli.episode_display import shown_episodes
+from parallel_envs.commands import examples_in
 from parallel_envs.evaluation import EpisodeRecord, Failure
-from parallel_envs.terminal import examples_in
 
 ROOT = typer.main.get_command(cli.app)
 BENCH = typer.main.get_command(bench.app)

@@ -64,7 +64,7 @@ TIMED = re.compile(r"timeout|seconds|patience|deadline|lateness|glancing|_window
 NO_CLOCK = {
     "backend": '"auto" tries what can be started',
     "context": "None is what the system can do",
-    "device": '"auto" is the first that there is',
+    **dict.fromkeys(("device", "AUTO"), '"auto" is the first that there is'),
     "where": '"auto" goes by the type of the environment',
     "split": '"auto" goes by the mode',
 }

@@ -71,6 +71,12 @@ def test_a_run_leaves_its_settings_metrics_and_checkpoints_and_its_settings_make
     assert again.exit_code == 0, again.output
     assert yaml.safe_load((second / "settings.yaml").read_text()) == {**said, "folder": str(second)}
     assert_same_batch(learnt(second)[0], learnt(first)[0])
+    assert json.loads((first / "run.json").read_text())["devices"] == {"learning": "cpu", "acting": "cpu"}
+    assert "Networks learn and act on cpu." in done.output
+    moved = train("device=cpu:0", f"total_steps={2 * learnt(first)[1]['steps']}", resume=first)  # another one to torch
+    assert moved.exit_code == 0, moved.output
+    assert json.loads((first / "run.json").read_text())["devices"] == {"learning": "cpu:0", "acting": "cpu:0"}
+    assert yaml.safe_load((first / "settings.yaml").read_text())["device"] == "cpu:0"
 
 
 def test_agents_of_different_algorithms_learn_in_an_env_named_by_its_path_or_by_pettingzoos_id(
@@ -150,6 +156,8 @@ def test_the_example_and_the_time_for_updates_reach_the_learners(config: Path) -
         (["algorithm.name=a2c"], "a2c` is unknown. Did you mean `sac`?"),
         (["env=mpe2/simple_spred-v3"], "'mpe2/simple_spred-v3' is unknown. Did you mean 'mpe2/simple_spread-v3'?"),
         (["env=CartPole"], "Did you mean 'CartPole-v1'?"),
+        (["device=cudaa"], "device='cudaa' is unknown. Torch has here: cpu"),
+        (["device=meta", "mode=overlap"], "Give learn_in='thread' or 'serial'"),
         (["other.yaml"], "two settings files"),
         (["env=CartPole-v1", "env_kwargs={lenght: 3}"], "lenght"),
         (["env=pettingzoo.classic.tictactoe_v3"], "Choose another: learners need all agents' actions at once"),

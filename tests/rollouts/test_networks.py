@@ -17,6 +17,7 @@ from tests.rollouts.players import content
 
 torch = pytest.importorskip("torch")
 
+from parallel_envs.policies.torch_policy import forward_from_cpu  # noqa: E402  # needs torch
 from parallel_envs.rollouts import networks  # noqa: E402  # needs torch
 
 SEEN = spaces.Box(-1.0, 1.0, (2, 2), np.float32)
@@ -93,8 +94,8 @@ def test_what_is_recorded_can_be_computed_again_from_the_sequences(kind: str) ->
             before = np.concatenate([rollout.previous_actions[step], rollout.previous_rewards[step : step + 1]])
             remembered = torch.cat([seen, torch.as_tensor(before, dtype=torch.float32)[None]], 1)
             with torch.no_grad():
-                mean, actor = networks._forward(policy.actor, seen, remembered, state[0])
-                value, critic = networks._forward(policy.critic, seen, remembered, state[1])
+                mean, actor = forward_from_cpu(policy.actor, remembered if state[0] else seen, state[0])
+                value, critic = forward_from_cpu(policy.critic, remembered if state[1] else seen, state[1])
             state = (actor, critic)
             raw = rollout.records["raw_action"][step]
             expected = torch.distributions.Normal(mean[0], policy.log_std.exp()).log_prob(torch.as_tensor(raw)).sum()

@@ -433,7 +433,7 @@ def test_new_weights_reach_running_workers_and_come_home_all_or_none(wrap: Wrap,
 
 
 BAD_SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"device": "tpu-of-mine"}, RuntimeError, "tpu-of-mine|tpu"),
+    ({"device": "tpu-of-mine"}, ValueError, "device='tpu-of-mine' is unknown. Torch has here: cpu"),
     ({"most_turns": 0}, ValueError, "most_turns=0 is too small"),
     ({"most_turns": True}, TypeError, "most_turns=True is not a whole number"),
     ({"gather_seconds": -1.0}, ValueError, "gather_seconds=-1.0 is not a number of seconds"),

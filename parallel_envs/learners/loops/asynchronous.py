@@ -77,6 +77,7 @@ class AsyncLoop(Loop):
         merge, inline = options.mode == "free", where == "serial"
         self.updates = LearnerThread(mode, schedule, at_once=at_once, merge=merge, inline=inline)
         self._stopped = False
+        learners.act_with({agent: one.actor for agent, one in self._behavior.items()})
 
     # ---- parts of `advance` -----------------------------------------------------------------------------------------
 
@@ -175,7 +176,7 @@ class AsyncLoop(Loop):
         self.learners.updates += len(rounds_of(results))
         self._one_thread.__exit__(None, None, None)
         if not self.learners.closed:
-            self.changed(self.learners.agents)
+            self.learners.act_with({agent: one.actor() for agent, one in self.learners.agents.items()})
 
     def _learning_seconds(self) -> tuple[float, float]:
         return self.updates.seconds, self.updates.waited

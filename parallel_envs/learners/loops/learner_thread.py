@@ -89,35 +89,35 @@ def ordered(schedule: Schedule, waiting: Sequence[WaitingAgent]) -> list[Agent]:
 
 
 class BehaviorPolicy:
-    """Holds the weights that act, and computes how likely their actions were."""
+    """Holds the network that acts, and computes how likely its actions were."""
 
     def __init__(self, learner: AgentLearner) -> None:
         self._learner, self._algorithm = learner, learner.algorithm
         # The parameters of the learner are read here only, while it is not learning.
-        self.actor: Any = copy.deepcopy(learner.parameters.module.actor).cpu().requires_grad_(False)
+        self.actor: Any = copy.deepcopy(learner.parameters.module.actor).requires_grad_(False)
 
-    def load(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Take over these weights. Returns weights for the acting policy, with exploration as it is due."""
-        self.actor.load_state_dict({name: tensor.cpu() for name, tensor in weights.items()})
+    def load(self, weights: dict[str, Tensor]) -> Any:
+        """Take over these weights. Returns the network that acts, with exploration as it is due."""
+        self.actor.load_state_dict(weights)
         actor: Any = self  # `explore` reads nothing but the attribute `actor`
         self._algorithm.explore(actor, self._learner.counters["steps"])
-        return {name: tensor.clone() for name, tensor in self.actor.state_dict().items()}
+        return self.actor
 
     @torch.inference_mode()
     def with_log_probs(self, plan: Plan, *, corrected: bool) -> tuple[Plan, Any]:
         """Return an on-policy plan with the log-probability of each action under the weights that took it, and the
         final memory of a recurrent network. `corrected`: the advantages are to be corrected by these probabilities.
         """
-        arrays = tensors_of(plan)
+        arrays = tensors_of(plan, self._learner.parameters.matrix.weights.device)
         if hasattr(self.actor, "unroll"):
             features, begins = arrays["features"].transpose(0, 1), arrays["begins"].transpose(0, 1)
             held = arrays["held"].transpose(0, 1) if "held" in arrays else None
             remembered, carry = self.actor.unrolled(features, begins, arrays["memory"], held)
-            outputs, carry = self.actor.head(remembered[:, :-1]).transpose(0, 1), carry.numpy()
+            outputs, carry = self.actor.head(remembered[:, :-1]).transpose(0, 1), carry.cpu().numpy()
         else:
             outputs, carry = self.actor(arrays["features"][:-1]), None
         mask = arrays["mask"][:-1] if "mask" in arrays else None
-        added = {BEHAVIOUR: self._algorithm.head.log_prob(outputs, arrays["actions"], mask).numpy()}
+        added = {BEHAVIOUR: self._algorithm.head.log_prob(outputs, arrays["actions"], mask).cpu().numpy()}
         if corrected:
             added[CORRECTED] = np.ones(arrays["rewards"].shape, np.bool_)
         return dataclasses.replace(plan, arrays={**plan.arrays, **added}), carry

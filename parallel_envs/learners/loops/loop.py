@@ -27,6 +27,7 @@ from parallel_envs.engine import num_cores
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent, Count, Positive, Whole, check_fields
 from parallel_envs.learners.loops.learner_thread import SCHEDULES, Schedule
+from parallel_envs.learners.updates.process import check_learns_here
 from parallel_envs.settings import documents_fields
 
 if TYPE_CHECKING:
@@ -115,6 +116,9 @@ class LoopOptions:
 
 def check_agents(options: LoopOptions, agents: Mapping[Agent, AgentLearner], update_mode: str) -> None:
     """Raise ValueError for options that these agents cannot have."""
+    if options.mode != "sync" and options.learn_in == "process":
+        device = str(next(iter(agents.values())).parameters.matrix.weights.device)
+        check_learns_here(device, "learn_in", "'thread' or 'serial'")
     replaying = [agent for agent, one in agents.items() if not one.algorithm.on_policy]
     if options.vtrace and replaying:
         raise ValueError(

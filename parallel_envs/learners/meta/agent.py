@@ -41,6 +41,7 @@ from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
 from parallel_envs.policies import BatchPolicy, Rows
+from parallel_envs.policies.torch_policy import forward_from_cpu
 from parallel_envs.rollouts import Rollouts
 from parallel_envs.rollouts.replay import PrioritizedReplayBuffer, ReplayBuffer
 from parallel_envs.seeding import SeedTree
@@ -156,8 +157,9 @@ class MetaPolicy(BatchPolicy):
     only. This holds up to rounding: a matrix product may round a row differently in a batch of another size, or at
     another place in the batch. In batches of one row (`exact`) there is no such difference.
 
-    `module` is the learner's network itself, so the policy changes when the learner learns. A `deterministic` policy
-    takes the likeliest action and draws nothing.
+    `module` is the learner's network itself, so the policy changes when the learner learns. It is computed where it is;
+    memories are on the CPU between the steps, as they travel with the rows. A `deterministic` policy takes the
+    likeliest action and draws nothing.
     """
 
     def __init__(self, module: nn.Module, algorithm: Algorithm, *, deterministic: bool = False) -> None:
@@ -167,17 +169,14 @@ class MetaPolicy(BatchPolicy):
     def initial_state(self, num_rows: int) -> Any:
         if not hasattr(self.module, "initial_state"):
             return ()
-        return tuple(part.numpy() for part in self.module.initial_state(num_rows))
+        return tuple(part.cpu().numpy() for part in self.module.initial_state(num_rows))
 
     def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
         numbers, mask = self.encoder.numbers(observations)
         with torch.inference_mode(), one_torch_thread():
-            features = torch.as_tensor(numbers)
-            if state:
-                outputs, after = self.module(features, tuple(torch.as_tensor(part) for part in state))
-                state = tuple(part.numpy() for part in after)
-            else:
-                outputs = self.module(features)
+            memory = tuple(torch.as_tensor(part) for part in state)
+            outputs, memory = forward_from_cpu(self.module, torch.as_tensor(numbers), memory)
+            state = tuple(part.numpy() for part in memory)
         noise = None
         if not self.deterministic:
             noise = np.concatenate([self.head.noise(generator, 1) for generator in rows.generators])
@@ -223,7 +222,7 @@ class MetaAgent:
                 kind = ReplayBuffer
                 if getattr(off, "prioritized", 0.0):
                     kind = PrioritizedReplayBuffer
-                    own |= {"alpha": off.prioritized, "beta": off.prioritized_correction}
+                    own |= {"alpha": off.prioritized, "beta": off.prioritized_correction, "sampler": off.sampler}
             self.memory = kind(observation_space, action_space, off.buffer_size, _ROWS, **own)
 
     def policy(self, *, deterministic: bool = False) -> MetaPolicy:

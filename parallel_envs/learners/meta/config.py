@@ -133,6 +133,9 @@ class MetaSettings(Block):
     eval: EvalBlock = EvalBlock()
     policy: PolicyBlock = PolicyBlock()
     seed: int = Field(default=0, ge=0)
+    device: str = "cpu"
+    """Where the network learns and acts: "cpu", "cuda", "cuda:1", "mps", or "auto" (CUDA if torch finds it here, else
+    MPS, else the CPU). A run may be resumed on another device."""
     folder: Path | None = None
     """The run's folder. None: a new one in `runs`."""
     checkpoint_every: PositiveInt | None = None

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from gymnasium import Env
 
 from parallel_envs import trace
+from parallel_envs.devices import described_device, find_device
 from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.algorithm import Diverged
@@ -72,6 +73,7 @@ _log = logging.getLogger(__name__)
 
 MAY_CHANGE = {f"env.{name}" for name in FailureSettings.model_fields} | {
     "checkpoint_every",
+    "device",
     "env.backend",
     "env.manager_options",
     "env.num_envs",
@@ -196,6 +198,10 @@ class Learner(ClosedAtExit):
         self.settings = load_settings(config, overrides)
         train, policy = self.settings.train, self.settings.policy
         self.seed = self.settings.seed
+        try:
+            self.device = find_device(self.settings.device)
+        except ValueError as error:
+            raise BadSettings(str(error)) from error
         self.num_init_rollouts_pool = train.num_init_rollouts_pool
         self.num_rollouts_per_iter = train.num_rollouts_per_iter
         self.num_iters = train.num_iters or _DEFAULT_ITERS
@@ -295,6 +301,11 @@ class Learner(ClosedAtExit):
         return self._envs.most_steps
 
     @property
+    def devices(self) -> dict[str, str]:
+        """Return the devices on which the network learns and acts, with the names of their hardware."""
+        return dict.fromkeys(("learning", "acting"), described_device(self.device))
+
+    @property
     def num_env_steps(self) -> int:
         """Return the number of environment steps in training so far."""
         return self._n_env_steps_total
@@ -320,6 +331,7 @@ class Learner(ClosedAtExit):
             policy.memory_span or longest,
             self._tree.child("agent"),
         )
+        self.agent.parameters.to(self.device)
         if policy.begin_with is not None:
             try:
                 stored = load_agent(newest_checkpoint(policy.begin_with) or policy.begin_with, AGENT)
@@ -485,6 +497,7 @@ class Learner(ClosedAtExit):
                 self.load(newest)  # the run has gone back to this checkpoint, and so does the learner
         run.begin_writers(made, settings_in(settings_of(run.folder), BadSettings))
         self._open_run, self.train_folder = run, run.folder
+        run.describe(devices=self.devices)
         return run
 
     @one_thread

@@ -55,7 +55,8 @@ class TwoStepGRU(RecurrentNetwork):
         self.num_in, self.num_remembered = num_in, self.size
 
     def initial_state(self, num_rows: int) -> tuple[Tensor, ...]:
-        return *super().initial_state(num_rows), torch.zeros(num_rows, self.num_in)
+        (memory,) = super().initial_state(num_rows)
+        return memory, memory.new_zeros(num_rows, self.num_in)
 
     def forward(self, features: Tensor, state: tuple[Tensor, ...] | None = None) -> Any:
         if state is None:
@@ -67,8 +68,8 @@ class TwoStepGRU(RecurrentNetwork):
     def remembered(self, features: Tensor) -> Tensor:
         """Return the memory after each observation: (rollouts, steps, ...)."""
         before = torch.cat([torch.zeros_like(features[:, :1]), features[:, :-1]], 1)
-        begins = torch.zeros(features.shape[:2], dtype=torch.bool)
-        return self.unroll(torch.cat([features, before], -1), begins, torch.zeros(len(features), self.size))
+        begins = features.new_zeros(features.shape[:2], dtype=torch.bool)
+        return self.unroll(torch.cat([features, before], -1), begins, features.new_zeros(len(features), self.size))
 
 
 class FastWeights(nn.Module):
@@ -106,7 +107,8 @@ class FastWeights(nn.Module):
 
     def initial_state(self, num_rows: int) -> tuple[Tensor, ...]:
         """Return a zero address, so that the first step writes nothing, and an empty matrix."""
-        return torch.zeros(num_rows, self.num_places), torch.zeros(num_rows, self.num_places, self.num_values)
+        zeros = self.keys.weight.new_zeros
+        return zeros(num_rows, self.num_places), zeros(num_rows, self.num_places, self.num_values)
 
     def forward(self, features: Tensor, state: tuple[Tensor, ...] | None = None) -> Any:
         if state is None:

@@ -14,7 +14,7 @@ To add a mode, subclass `UpdateMode` (`mode.py`) and add a line to `MODES` (`aut
 from parallel_envs.learners.updates.auto import EITHER, MODES, AutoUpdates, mode_for
 from parallel_envs.learners.updates.fused import FusedUpdates
 from parallel_envs.learners.updates.mode import SequentialUpdates, ThreadUpdates, UpdateMode
-from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates
+from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates, check_learns_here
 
 __all__ = [
     "EITHER",
@@ -26,5 +26,6 @@ __all__ = [
     "SequentialUpdates",
     "ThreadUpdates",
     "UpdateMode",
+    "check_learns_here",
     "mode_for",
 ]

@@ -66,7 +66,8 @@ class AutoUpdates(UpdateMode):
             self._untried = ["fused"] if len(alike_agents(self.all_parameters, plans)) < len(plans) else []
             cores = self._limits[0] or num_cores()
             if len(plans) > 1 and cores > 1 and self._typical("sequential") > _WORTH_WORKERS:
-                self._untried += ["thread", "process"]
+                on_cpu = all(own.matrix.weights.device.type == "cpu" for own in self.all_parameters.values())
+                self._untried += ["thread", "process"] if on_cpu else ["thread"]
         if self._untried:
             self._turn_to(self._untried.pop(0))
         else:

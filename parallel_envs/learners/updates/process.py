@@ -318,6 +318,18 @@ class ProcessUpdates(UpdateMode):
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
+def check_learns_here(device: str, word: str, others: str) -> None:
+    """Raise ValueError for a device other than the CPU: workers share the parameters through the CPU's memory.
+
+    `word` is the argument that asked for workers, `others` are its values without them.
+    """
+    if device.partition(":")[0] != "cpu":
+        raise ValueError(
+            f"device={device!r} was given with {word}='process': worker processes learn on the CPU, from parameters in "
+            f"shared memory. Give {word}={others}, or device='cpu'."
+        )
+
+
 def worker_fault(loss: LostWorker, agents: Sequence[Agent], doing: str, advice: str) -> WorkerDied | WorkerTimeout:
     """Return the error for a lost worker that learns for these agents."""
     if loss.stack is not None and doing == AN_UPDATE:

@@ -23,6 +23,7 @@ from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.meta import Learner, agent
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.run_folder import CheckpointNotSaved, newest_checkpoint, read_metrics
+from parallel_envs.rollouts.replay import CpprbPriorities, SumTree
 from tests.learners.full_disk import full_disk
 from tests.learners.meta.families import DQN, FAST, PPO, SAC, settings
 
@@ -282,6 +283,10 @@ def test_a_run_is_in_its_folder_keeps_what_it_depends_on_and_ends_at_so_many_ste
     assert about["about"]["num_iters_done"] == 3
     with pytest.raises(FileExistsError), Learner(settings()) as other:
         other.train(folder)
+    with Learner.resume(folder, trust=["tests"], device="cpu:0") as learner:
+        assert learner.device == "cpu:0"
+    with pytest.raises(BadSettings, match=r"device='cdua' is unknown.*Did you mean 'cuda'"):
+        Learner.resume(folder, trust=["tests"], device="cdua")
     with pytest.raises(BadSettings, match=r"`seed` is what the run in .* depends on"):
         Learner.resume(folder, trust=["tests"], seed=5)
     more = {"train.n_env_steps_total": 190, "env.num_envs": 2}
@@ -375,3 +380,12 @@ def test_an_agent_that_remembers_learns_to_learn(
             learner.collect_rollouts_parallel(train["num_rollouts_per_iter"], parallel_env=learner.train_env_parallel)
             learner.update()
         assert least <= learner.evaluate().total <= most
+
+
+def test_the_sampler_of_prioritized_dqn_is_the_one_that_was_named() -> None:
+    pytest.importorskip("cpprb")
+    for sampler, kind in (("cpprb", CpprbPriorities), ("tree", SumTree)):
+        algorithm = {**DQN, "prioritized": 0.6, "sampler": sampler}
+        with Learner(settings(policy__arch="markov", policy__algorithm=algorithm)) as learner:
+            memory: Any = learner.agent.memory
+            assert isinstance(memory._priorities, kind)
