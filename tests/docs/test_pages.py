@@ -66,6 +66,8 @@ def test_pages_have_something_to_run() -> None:
 
 @pytest.mark.parametrize(("code", "output"), cases(CODE))
 def test_code_prints_what_is_shown_below_it(code: str, output: str, tmp_path: Path) -> None:
+    if "stable_baselines3" in code or "parallel_envs.integrations" in code:
+        pytest.importorskip("stable_baselines3")  # the gate runs these blocks where it is installed
     for command in [command for word, command in RUN_BEFORE.items() if word in code]:
         (tmp_path / "examples").symlink_to(ROOT / "examples")
         first = [sys.executable, "-m", "parallel_envs", *shlex.split(command)]
@@ -88,7 +90,7 @@ def test_a_command_prints_what_is_shown_below_it(words: str, output: str, tmp_pa
 def test_commands_have_the_options_that_a_page_shows(page: str) -> None:
     """What a block shows as a command is read as a command, and the settings of `train` are settings. Nothing runs."""
     for block in re.findall(r"^```bash\n(.*?)^```$", PAGES[page], re.DOTALL | re.MULTILINE):
-        for program, words in COMMANDS.findall(block):
+        for program, words in COMMANDS.findall(re.sub(r"\\\n\s*", "", block)):
             command: Any = typer.main.get_command(app)
             arguments = [*(["bench"] if program.endswith("bench") else []), *shlex.split(words)]
             while isinstance(command, typer.core.TyperGroup):
