@@ -178,7 +178,10 @@ def unknown_keyword(owner: str, name: str, value: object, known: Collection[str]
     the name belongs, a similar argument, all arguments.
     """
     close, meant, plain = nearest(name, known), our_name(name, known), _plain(name)
-    if not meant and nearest(name, known, cutoff=_NEARLY_THE_SAME if plain in ABSENT else _ALIKE) is None:
+    alike = nearest(name, known, cutoff=_ALIKE)
+    if plain in ABSENT:  # no abbreviation: `worker` is not meant as `worker_env`
+        alike = nearest(name, [one for one in known if not one.startswith(name)], cutoff=_NEARLY_THE_SAME)
+    if not meant and alike is None:
         places = [
             f"`{one.ours}` of {' and '.join(filter(None, [', '.join(one.of[:-1]), one.of[-1]]))}"
             for one in CALLED.get(plain, ())

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.checks import check_count, choice, hint, is_whole
+from parallel_envs.checks import check_count, choice, hint, is_one_of, is_whole
 from parallel_envs.choices import Autoreset, words
 from parallel_envs.engine import cores_here, unpicklable_part
 from parallel_envs.env_files import FileFactory, is_env_file
@@ -177,7 +177,7 @@ def worker_environ(given: Any, num_workers: int, backend: str) -> list[dict[str,
     """Return the environment variables of each worker. Raise for other values, and for workers without their own."""
     if given is None:
         return None
-    if backend in ("serial", "thread"):
+    if is_one_of(backend, ("serial", "thread")):
         raise ValueError(f"worker_env was given with backend={backend!r}, whose workers share this process.")
     environ = []
     for worker in range(num_workers):

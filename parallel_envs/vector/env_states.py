@@ -285,6 +285,8 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Use it where the attributes of an environment cannot be copied. Loading a state resets the environment with the seed
     and takes all steps again; if the last observation differs from the recorded one, a RuntimeError is raised.
+
+    Threads: one thread at a time, as the environment inside.
     """
 
     def __init__(self, env: AnyEnv) -> None:

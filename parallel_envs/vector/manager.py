@@ -22,6 +22,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from parallel_envs.checks import (
     check_count,
     choice,
+    is_one_of,
     optional_seconds,
     optional_wait,
     seconds,
@@ -220,7 +221,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.env_fns, self.observation_mode = factories, observation_mode
         self.shared_memory, self.context, self.daemon = shared_memory, context, daemon
         self.num_envs = len(factories)
-        self.num_workers = (1 if backend == "serial" else self.num_envs) if num_workers is None else num_workers
+        self.num_workers = (
+            num_workers if num_workers is not None else 1 if is_one_of(backend, ("serial",)) else self.num_envs
+        )
         check_count("num_workers", self.num_workers, at_most=self.num_envs, what=f"the {self.num_envs} environments")
         self.on_failure = choice("on_failure", on_failure, words(OnFailure))
         self.step_timeout = optional_seconds("step_timeout", step_timeout)

@@ -191,12 +191,18 @@ class PlacedEnv(CountingEnv):
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "sizes"), [(1, [5]), (2, [3, 2]), (3, [2, 2, 2]), (3, [3, 2, 2]), (None, [1, 1, 1])]
+    ("num_workers", "sizes", "backend"),
+    [
+        *((1, [5], "serial"), (2, [3, 2], "serial"), (3, [2, 2, 2], "serial"), (3, [3, 2, 2], "serial")),
+        *((None, [1, 1, 1], "thread"), (None, [3], "serial")),  # by default one for each env, or one place for all
+    ],
 )
-def test_workers_hold_contiguous_slices(make_process: Make, num_workers: int | None, sizes: list[int]) -> None:
-    envs = make_process([CountingEnv] * sum(sizes), num_workers=num_workers, backend="serial")
+def test_workers_hold_contiguous_slices(
+    make_process: Make, num_workers: int | None, sizes: list[int], backend: str
+) -> None:
+    envs = make_process([CountingEnv] * sum(sizes), num_workers=num_workers, backend=backend)
     held = [row["env_ids"] for row in envs.stats()]
-    assert [len(own) for own in held] == sizes  # by default one for each env
+    assert [len(own) for own in held] == sizes
     assert [env for own in held for env in own] == list(range(sum(sizes)))
 
 
