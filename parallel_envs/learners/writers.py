@@ -66,7 +66,7 @@ class RunFacts:
 
 
 class Writer:
-    """Interface of a writer. Only `write` must be defined. All methods are called by one thread, one after another.
+    """Interface of a writer. Only `write` must be defined.
 
     class Csv(Writer):
         def __init__(self, path="metrics.csv"):
@@ -77,6 +77,8 @@ class Writer:
 
     In settings: `writers: [my_writers:Csv]`, or `writers: {my_writers:Csv: {path: curve.csv}}`; in Python:
     `begin("settings.yaml", writers=[Csv()])` and `Learner(...).train(writers=[Csv()])`.
+
+    Threads: all methods are called by one thread, one after another.
     """
 
     def begin(self, run: RunFacts) -> str | None:

@@ -221,9 +221,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.env_fns, self.observation_mode = factories, observation_mode
         self.shared_memory, self.context, self.daemon = shared_memory, context, daemon
         self.num_envs = len(factories)
-        self.num_workers = (
-            num_workers if num_workers is not None else 1 if is_one_of(backend, ("serial",)) else self.num_envs
-        )
+        if num_workers is None:
+            num_workers = 1 if is_one_of(backend, ("serial",)) else self.num_envs
+        self.num_workers = num_workers
         check_count("num_workers", self.num_workers, at_most=self.num_envs, what=f"the {self.num_envs} environments")
         self.on_failure = choice("on_failure", on_failure, words(OnFailure))
         self.step_timeout = optional_seconds("step_timeout", step_timeout)
