@@ -176,7 +176,7 @@ class Server(socketserver.ThreadingTCPServer):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only programs of this machine can connect."""
+        """True if only programs of this machine can connect."""
         return self.address.is_loopback
 
     @property

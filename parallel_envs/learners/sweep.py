@@ -205,7 +205,7 @@ def check_space(space: Space, base: Mapping[str, Any]) -> Space:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSettings:
-    """What `sweep.yaml` holds."""
+    """Contents of `sweep.yaml`."""
 
     words: tuple[str, ...]
     """Spaces and fixed settings, as on the command line."""

@@ -1,4 +1,4 @@
-"""Where the time of a manager goes: the part of a trace that belongs to it, and the table of its statistics.
+"""The time of a manager: the part of a trace that belongs to it, and the table of its statistics.
 
     with Trace("trace.json") as trace, traced(envs, trace):
         ...                                     # `envs.trace("trace.json")` is these two
