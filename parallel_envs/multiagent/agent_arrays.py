@@ -176,6 +176,14 @@ class AgentArrays(abc.ABC):
         for env in envs:
             self._final_results.pop(int(env), None)
 
+    def results_of_ended(self, env: int) -> dict[Agent, FinalResult]:
+        """Return the final results of the agents of an env that have ended before the others."""
+        return dict(snapshot(self._final_results.get(env, {})))
+
+    def restore_ended(self, env: int, results: Mapping[Agent, FinalResult]) -> None:
+        """Replace the final results of an env by those of a state."""
+        self._final_results[env] = snapshot(dict(results))
+
     def of_all(self, observations: Any, infos: Mapping[str, Any], stale: Collection[int] = ()) -> AgentResults:
         """Split results of all envs that are no steps: of a reset, or after an error, when some envs have gone on.
         Infos in the rows `stale` are left out: these envs were not reset.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast
 
@@ -23,7 +25,7 @@ from parallel_envs.multiagent.agent_layout import Agent, Flags, JointObservation
 from parallel_envs.multiagent.joint_env import JointFactory, OnJoint, joint_factories
 from parallel_envs.threads import ClosedAtExit, one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import Options, reset_arguments, some_envs
+from parallel_envs.vector.arguments import Options, fork_targets, reset_arguments, some_envs
 from parallel_envs.vector.env_errors import env_names
 from parallel_envs.vector.env_states import EnvState
 from parallel_envs.vector.infos import add_info
@@ -140,6 +142,8 @@ class MultiAgentEnvManager(ClosedAtExit):
         self.metadata, self.render_mode = self.envs.metadata, self.envs.render_mode
         self._resetting: list[int] = []
         self._was_reset = False
+        self._views: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Views of single envs, which are refreshed when a state has been set."""
         self._masks_are_late = False
         """True after an error that was raised while envs were stepping: their answers are not in the masks yet."""
         self._batched: dict[tuple[str, Agent], tuple[tuple[Space[Any], ...], Space[Any]]] = {}
@@ -293,9 +297,13 @@ class MultiAgentEnvManager(ClosedAtExit):
         self._update_late_masks()
         self.envs._begin_set_state(states, env_ids, None if load is None else OnJoint(load))
         self._resetting = some_envs(env_ids, self.num_envs)
-        self._arrays.forget(self._resetting)
+        for env, state in zip(self._resetting, states, strict=True):
+            self._arrays.restore_ended(env, state.agents or {})
         self._was_reset = True
-        return self.reset_wait(timeout)
+        results = self.reset_wait(timeout)
+        for view in self._views:
+            view.refresh()
+        return results
 
     def get_state(
         self,
@@ -306,14 +314,19 @@ class MultiAgentEnvManager(ClosedAtExit):
     ) -> list[EnvState]:
         """Return the states of environments between two steps, as `ParallelEnvManager.get_state` does."""
         self._refuse_open("get_state")
-        return self.envs.get_state(env_ids, save=None if save is None else OnJoint(save), timeout=timeout)
+        env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids
+        states = self.envs.get_state(env_ids, save=None if save is None else OnJoint(save), timeout=timeout)
+        return [
+            dataclasses.replace(state, agents=self._arrays.results_of_ended(env))
+            for env, state in zip(some_envs(env_ids, self.num_envs), states, strict=True)
+        ]
 
     def fork(
         self, source: int, targets: int | Iterable[int] | None = None, *, timeout: float | None = None
     ) -> tuple[ByAgent, Infos]:
         """Bring environments (by default all others) to the state of environment `source`."""
         (origin,) = some_envs(source, self.num_envs)
-        envs = [env for env in some_envs(targets, self.num_envs) if env != origin]
+        envs = fork_targets(targets, origin, self.num_envs)
         return self.set_state(self.get_state(origin, timeout=timeout) * len(envs), envs, timeout=timeout)
 
     def _refuse_open(self, asked: str) -> None:
@@ -455,7 +468,9 @@ class MultiAgentEnvManager(ClosedAtExit):
         """Return one environment as a PettingZoo `ParallelEnv`, or as an `AECEnv` if its agents take turns."""
         from parallel_envs.multiagent.views import SingleEnv, SingleTurnEnv
 
-        return SingleTurnEnv(self, env_id) if self.turns == "sequential" else SingleEnv(self, env_id)
+        view = SingleTurnEnv(self, env_id) if self.turns == "sequential" else SingleEnv(self, env_id)
+        self._views.add(view)
+        return view
 
     def _use_autoreset_mode(self, mode: AutoresetMode) -> None:
         """Set the mode for a view. After a reset it cannot change: an environment may wait for the reset it implies."""

@@ -330,6 +330,10 @@ class SingleEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo
         self._envs.send(batches, self._env)
         return self._receive()
 
+    def refresh(self) -> None:
+        """Take over the agents of the environment, after a state has been set."""
+        self.agents = [agent for agent, flags in self._envs.alive.items() if flags[self._env]]
+
     def _receive(self) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, ByAgent]:
         results = self._envs.recv_env(self._env)
         present = [agent for agent, flags in results.present.items() if flags[0]]
@@ -391,6 +395,11 @@ class SingleTurnEnv(AECEnv[Any, Any, Any]):  # type: ignore[misc]  # as SingleEn
     def step(self, action: Any) -> None:
         self._play(_take_turn, action)
 
+    def refresh(self) -> None:
+        """Take over the state of the game, after a state has been set."""
+        if hasattr(self, "agent_selection"):  # it has been reset
+            self._play(_unchanged, None)
+
     def _play(self, function: Any, argument: Any) -> None:
         seconds = self._envs.envs.reset_timeout if function is _reset_game else self._envs.envs.step_timeout
         (game,) = self._envs.apply(function, argument, env_ids=self._env, timeout=seconds)
@@ -429,6 +438,10 @@ def _reset_game(env: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _take_turn(env: Any, action: Any) -> dict[str, Any]:
     env.step(action)
+    return _game_of(env)
+
+
+def _unchanged(env: Any, _: None) -> dict[str, Any]:
     return _game_of(env)
 
 

@@ -146,18 +146,21 @@ def some_envs(env_ids: Any, num_envs: int) -> list[int]:
     return envs
 
 
-def check_states(states: Any, layers: Mapping[int, tuple[str, ...]], load: Any) -> None:
-    """Raise unless there is a state for each env, saved from an env of the same layers, and the way to load it."""
+def fork_targets(targets: Any, source: int, num_envs: int) -> list[int]:
+    """Return the envs that are to become copies of `source`. Raise ValueError if there are none."""
+    envs = [env for env in some_envs(targets, num_envs) if env != source]
+    if not envs:
+        raise ValueError(f"There is no environment beside env {source} that could become a copy of it.")
+    return envs
+
+
+def check_states(states: Any, envs: Sequence[int], load: Any) -> None:
+    """Raise unless there is a state for each env, and the way to load it."""
     if not isinstance(states, Sequence) or not all(isinstance(state, EnvState) for state in states):
         raise TypeError("states is not a list of states from get_state().")
-    if len(states) != len(layers):
-        raise ValueError(f"{len(states)} states were given for {len(layers)} environments. Give one for each.")
-    for state, (env, present) in zip(states, layers.items(), strict=True):
-        if state.layers != present:
-            raise ValueError(
-                f"The state for env {env} was saved from {' of '.join(state.layers)}, and env {env} is "
-                f"{' of '.join(present)}. Give a state of an environment that is made in the same way."
-            )
+    if len(states) != len(envs):
+        raise ValueError(f"{len(states)} states were given for {len(envs)} environments. Give one for each.")
+    for state, env in zip(states, envs, strict=True):
         if (state.way == "function") != (load is not None):
             given = "save=, so it needs load=" if load is None else "no save=, so it cannot be loaded by load="
             raise ValueError(f"The state for env {env} was saved with {given}.")
@@ -414,6 +417,16 @@ class TaskLedger:
                 self.active = True
             elif task is RESAMPLE:
                 self.named.pop(env, None)
+
+    def restore(self, env: int, task: Task | None, next_task: Any, episode: int) -> None:
+        """Record the tasks of a state that an env is brought to: the present one, and the one given for later."""
+        self.active = self.active or task is not None
+        self.named.pop(env, None)
+        self._waiting.pop(env, None)
+        if task is not None:
+            self.named[env] = task
+        if next_task is not UNSAID:
+            self._waiting[env] = next_task, episode
 
     def _check_ways(self, envs: Iterable[int]) -> None:
         for env in envs:

@@ -363,10 +363,13 @@ class EnvBatch:
 
     def single(self, env: int, which_set: int, pickled: Mapping[int, Info]) -> tuple[Any, float, bool, bool, Info]:
         """Return the results of one env as the env itself would return them from a step."""
-        observation = self._assemble([snapshot(column[env]) for column in self._sets[which_set]])
         row = self.arrays.rows[env]
         flags = bool(row["terminated"]), bool(row["truncated"])
-        return observation, float(row["reward"]), *flags, self._info(env, pickled)
+        return self.observation(env, which_set), float(row["reward"]), *flags, self._info(env, pickled)
+
+    def observation(self, env: int, which_set: int) -> Any:
+        """Return a copy of the latest observation of one env."""
+        return self._assemble([snapshot(column[env]) for column in self._sets[which_set]])
 
     def infos(
         self,

@@ -54,6 +54,7 @@ from parallel_envs.vector.env_states import EnvState
 from parallel_envs.vector.infos import Info
 from parallel_envs.vector.recovery import (
     ENDS,
+    SETTING,
     WAIT_ADVICE,
     Awaited,
     EnvRequest,
@@ -283,6 +284,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._failed_wait: tuple[str, float | None] = ("", None)
         self._calling = ""
         self._call_envs: list[int] = []
+        self._call_made_of: Callable[[int, Any], Any] | None = None
+        """Makes a result of the call that was begun from an answer."""
         self._stop = self._recovery.new_deaths  # stored, since making a bound method costs time at each step
         self._in_flight = InFlight(batch, self._recovery, self.step_timeout, self.reset_timeout)
         self._num_steps = 0
@@ -364,7 +367,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             return self._batch.reset(again, self._set)
 
         seconds = self.reset_timeout if timeout is None else timeout
-        pickled = self._batch.take_in(self._finish(State.RESET, "reset", seconds, retry), self._set)
+        doing = "reset" if not self._requests or self._requests[0].state is None else SETTING
+        pickled = self._batch.take_in(self._finish(State.RESET, doing, seconds, retry), self._set)
         envs = [request.env for request in self._requests]
         return self._observations(), self._batch.infos(pickled, only=envs, as_list=self.infos_list)
 
@@ -692,14 +696,14 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._begin_call(f"call of {name!r}", arguments.some_envs(env_ids, self.num_envs), "call", name, args, kwargs)
 
     def _begin_call(self, doing: str, envs: Sequence[int], method: str, *args: Any) -> None:
-        self._call_envs, self._calling = list(envs), doing
+        self._call_envs, self._calling, self._call_made_of = list(envs), doing, None
         self._ask(method, envs, *args)
 
     @one_thread
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Return the results of the call that was begun. May be called again after a `StepTimeout`."""
-        results = self._answers(self._calling, timeout)
-        return tuple(results[env] for env in self._call_envs)
+        results, made_of = self._answers(self._calling, timeout), self._call_made_of
+        return tuple(results[env] if made_of is None else made_of(env, results[env]) for env in self._call_envs)
 
     @one_thread
     def apply(
@@ -789,11 +793,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._become_idle("get_state")
         envs = arguments.some_envs(env_ids, self.num_envs)
         self._begin_call("saving of a state", envs, "get_states", save)
-        found = self.call_wait(timeout)
-        return [
-            EnvState(observation=self._batch.single(env, self._set, {})[0], **facts)
-            for env, facts in zip(envs, found, strict=True)
-        ]
+        self._call_made_of = self._as_state
+        return list(self.call_wait(timeout))
+
+    def _as_state(self, env: int, facts: dict[str, Any]) -> EnvState:
+        return EnvState(observation=self._batch.observation(env, self._set), **facts)
 
     @one_thread
     def set_state(
@@ -824,12 +828,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     ) -> None:
         self._become_idle("set_state")
         envs = arguments.some_envs(env_ids, self.num_envs)
-        self._ask("layers", envs)
-        found = self._answers("setting of a state")
-        arguments.check_states(states, {env: found[env] for env in envs}, load)
-        requests = [ResetRequest(env, state=(state, load)) for env, state in zip(envs, states, strict=True)]
-        tasks = {env: state.episode.task for env, state in zip(envs, states, strict=True)}
-        self._begin_reset(requests, tasks)
+        arguments.check_states(states, envs, load)
+        self._begin_reset([ResetRequest(env, state=(state, load)) for env, state in zip(envs, states, strict=True)], {})
+        for env, episode in ((env, state.episode) for env, state in zip(envs, states, strict=True)):
+            self._tasks.restore(env, episode.task, episode.next_task, episode.marks[1])
+        self._use_tasks({})
 
     def fork(self, source: int, targets: EnvIds = None, *, timeout: float | None = None) -> tuple[Any, Infos]:
         """Bring environments (by default all others) to the state of environment `source`.
@@ -838,7 +841,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         each environment has tasks of its own. Returns what `set_state` returns.
         """
         (origin,) = arguments.some_envs(source, self.num_envs)
-        envs = [env for env in arguments.some_envs(targets, self.num_envs) if env != origin]
+        envs = arguments.fork_targets(targets, origin, self.num_envs)
         states = self.get_state(origin, timeout=timeout)
         return self.set_state(states * len(envs), envs, timeout=timeout)
 

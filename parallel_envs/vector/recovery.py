@@ -160,6 +160,10 @@ Retry = Callable[[Sequence[int]], PendingRequest]
 """Asks replaced envs once more for the answers that their predecessors did not give."""
 
 
+SETTING = "the setting of a state"
+"""Words for a request that brings envs to states."""
+
+
 class Awaited(NamedTuple):
     """A request that is waited for, the words for it in errors, and the seconds that it may take. `retry` is None for a
     request that cannot be made again: its faults are always raised.
@@ -235,7 +239,8 @@ class Recovery:
         if job.retry is not None:
             faults = self._batch.faults(job.pending)
             is_broken = self._batch.dead_workers(job.pending) or faults.workers or faults.envs
-            if self._automatic or (faults.deaths and not is_broken):
+            is_refused = job.doing == SETTING and faults.envs  # another attempt would raise the same
+            if (self._automatic and not is_refused) or (faults.deaths and not is_broken):
                 return self._mend(job, job.retry)
         self._raise_new_death(job)
         self._batch.check(job.pending, job.doing, advice=self._advice)

@@ -28,7 +28,7 @@ from parallel_envs.engine.interrupts import forked, leave_if_forked
 from parallel_envs.engine.worker import Host
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, TaskWay, takes
 from parallel_envs.trace import CALL, FAILED_STEP, RESET, STEP, SpanBuffer
-from parallel_envs.vector.env_states import EnvState, EpisodeState, load_env
+from parallel_envs.vector.env_states import EnvState, EpisodeState, layer_names, load_env
 from parallel_envs.vector.infos import EMPTY, PICKLED, Info, InfoWriter, Schema
 from parallel_envs.vector.shared_arrays import (
     AUTORESET_SECONDS,
@@ -220,8 +220,6 @@ RESTARTED = "worker_restarted"
 
 _NOTHING, _AUTORESET, _LOST = "nothing", "autoreset", "lost"
 """The action that replaces the next step of an env: none, an autoreset, or the report of a lost episode."""
-
-_PENDING = (_NOTHING, _AUTORESET, _LOST)
 
 _ALL_ENVS, _SET_BIT, _DTYPE_BITS = 0, 1, 4
 
@@ -442,16 +440,22 @@ class StepLoop:
 
     def episode_state(self, local: int) -> EpisodeState:
         """Return what is to be saved of an env beside the env itself."""
-        tasks, pending = self.tasks, _PENDING.index(self._pending[local])
+        tasks, pending = self.tasks, self._pending[local]
         return EpisodeState(
             pending, self._lost.get(local), tasks.held[local], tasks.next.get(local, UNSAID), tasks.marks(local)
         )
 
     def _load(self, local: int, state: EnvState, load: Callable[[Any, Any], None] | None) -> None:
-        """Bring an env to a saved state."""
+        """Bring an env to a saved state. Raise ValueError if the state is of an env with other layers."""
         env, episode = self._envs[local], state.episode
+        if state.layers != (own := layer_names(env)):
+            raise ValueError(
+                f"The state was saved from {' of '.join(state.layers)}, and the environment is {' of '.join(own)}. "
+                "Give a state of an environment that is made in the same way."
+            )
         load_env(env, state.content) if load is None else load(env, pickle.loads(state.content))
-        self._pending[local] = _PENDING[episode.pending]
+        self._lost.pop(local, None)
+        self._pending[local] = next(one for one in (_NOTHING, _AUTORESET, _LOST) if one == episode.pending)
         if episode.lost is not None:
             self._lost[local] = episode.lost
         self.tasks.held[local] = episode.task
@@ -461,13 +465,13 @@ class StepLoop:
         self.tasks.write_marks(local, *episode.marks)
 
     def _reset(self, local: int, request: ResetRequest, which_set: int) -> None:
-        self._lost.pop(local, None)
         if request.state is not None:
             self._load(local, *request.state)
             self._write_first(request.env, request.state[0].observation, {}, which_set)
             return
         observation, info = self._begin_episode(local, request)
         self._pending[local] = _NOTHING
+        self._lost.pop(local, None)
         self._write_first(request.env, observation, {**info, RESTARTED: True} if request.restarted else info, which_set)
 
     def _begin_episode(self, local: int, request: ResetRequest) -> tuple[Any, Info]:

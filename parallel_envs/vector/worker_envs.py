@@ -230,10 +230,6 @@ class WorkerEnvs:
 
         return self._for_each(envs, state_of)
 
-    def layers(self, envs: Sequence[int]) -> dict[int, Any]:
-        """Return the names of the classes of each env and its wrappers."""
-        return self._for_each(envs, lambda index: layer_names(self._env(index)))
-
     def look_up(self, envs: Sequence[int], name: str) -> dict[int, Any]:
         """Read an attribute of some envs without calling it: its value, a `Method`, or a `Failure` if it raises."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from parallel_envs import MultiAgentEnvManager, ParallelEnvManager, ReplayableEnv
-from parallel_envs.errors import EnvError
+from parallel_envs.errors import EnvError, StepTimeout
 from parallel_envs.tasks import CycleTasks
 from parallel_envs.testing import assert_same_batch
 from parallel_envs.testing.families import GridNaviEnv
@@ -31,16 +32,21 @@ def atari(sticky: float = 0.0) -> gym.Env[Any, Any]:
 
 
 class ViewEnv(CountingEnv):
-    """Observes a view of an array in which it counts."""
+    """Observes a view of an array in which it counts. It has an attribute in a slot, and links back to itself."""
 
-    def __init__(self) -> None:
+    __slots__ = ("steps_in_all",)
+
+    def __init__(self, order: Any = "C") -> None:
         super().__init__(50)
-        self.table = np.zeros((2, 2), np.int64)
+        self.table = np.zeros((2, 2), np.int64, order=order)
         self.row = self.table[1]
+        self.steps_in_all = 0
+        self.env = self
 
     def observed(self) -> Any:
+        self.steps_in_all += 1
         self.table[1] = self.episode, self.elapsed
-        return self.row.copy()
+        return self.row + 10 * self.steps_in_all
 
 
 class HookedEnv(CountingEnv):
@@ -81,6 +87,7 @@ def check_goes_on_equally(envs: ParallelEnvManager, before: int = 30, after: int
     envs.action_space.seed(1)
     actions = [envs.action_space.sample() for _ in range(before + after)]
     steps(envs, actions[:before])
+    envs.set_state(envs.get_state())  # a restored env can be saved again
     ((latest, *_),) = steps(envs, actions[:1])
     states = pickle.loads(pickle.dumps(envs.get_state()))
     first = steps(envs, actions[before:])
@@ -99,6 +106,7 @@ def check_goes_on_equally(envs: ParallelEnvManager, before: int = 30, after: int
         "Ant-v5",
         atari,
         ViewEnv,
+        partial(ViewEnv, "F"),
         partial(CountingEnv, 4),
         partial(HookedEnv, 7),
         lambda: ReplayableEnv(atari(0.25)),
@@ -195,10 +203,11 @@ def test_bad_states_are_refused_and_change_nothing(make: Make) -> None:
         (
             lambda: envs.set_state(states[::-1]),
             ValueError,
-            "saved from TimeLimit of CountingEnv, and env 0 is",
+            "saved from TimeLimit of CountingEnv, and the",
         ),
         (lambda: envs.fork(0), ValueError, "made in the same way"),
         (lambda: envs.fork(5), ValueError, "5 is not an environment"),
+        (lambda: envs.fork(0, [0]), ValueError, "no environment beside env 0"),
         (lambda: envs.set_state(states, load=print), ValueError, "no save="),
     ]
     for call, error, text in calls:
@@ -255,6 +264,107 @@ def test_a_worker_that_dies_while_it_loads_is_replaced_and_loads_again(make_proc
     assert_same_batch(observations[0], after[0][0])
 
 
+def test_a_load_that_raises_is_raised_once_and_the_env_goes_on(make: Make) -> None:
+    def load(env: Any, state: Any) -> None:
+        raise OSError("gone")
+
+    envs = opened(make, [partial(CountingEnv, 9)] * 2, on_failure="restart")
+    envs.restart([0])
+    states = envs.get_state(save=lambda env: None)
+    with pytest.raises(EnvError, match="OSError during the setting of a state: gone"):
+        envs.set_state(states, load=load)
+    assert envs.num_restarts == 1
+    assert envs.step([0, 0])[3].tolist() == [True, False]  # the lost episode is reported all the same
+
+
+def test_functions_and_classes_of_a_script_stay_shared(make: Make) -> None:
+    """A class in a function is pickled by value, as one of `__main__` is."""
+
+    class Shared:
+        total = 0
+
+    class Counts(CountingEnv):
+        def step(self, action: Any) -> Any:
+            Shared.total += 1
+            return super().step(action)
+
+    envs = opened(make, [Counts] * 2, num_workers=1)
+    states = envs.get_state()
+    steps(envs, [[0, 0]] * 2)
+    envs.set_state(states[:1], [0])
+    steps(envs, [[0, 0]])
+    assert envs.apply(lambda env: type(env).step.__closure__[0].cell_contents.total, env_ids=[0, 1]) == [6, 6]
+
+
+def test_a_refused_hook_leaves_the_wrappers_as_they_are(make: Make) -> None:
+    class Refusing(HookedEnv):
+        def set_env_state(self, state: Any) -> None:
+            raise ValueError("not today")
+
+    envs = opened(make, [lambda: gym.wrappers.TimeLimit(Refusing(9), 3)])
+    states = envs.get_state()
+    steps(envs, [[0]] * 2)
+    with pytest.raises(EnvError, match="not today"):
+        envs.set_state(states)
+    assert envs.step([0])[3].tolist() == [True]
+
+
+def test_a_restart_has_the_tasks_of_the_state(make: Make) -> None:
+    envs = make([GridNaviEnv] * 2)
+    envs.reset(seed=0, tasks=[(3, 1), (2, 2)])
+    states = envs.get_state()
+    envs.set_tasks([(3, 3), (4, 4)])
+    envs.set_state(states)
+    envs.restart()
+    envs.step([0, 0])
+    assert envs.get_tasks() == [(3, 1), (2, 2)]
+
+
+def test_a_saving_that_takes_too_long_may_be_waited_for(make_process: Make) -> None:
+    def save(env: Any) -> int:
+        time.sleep(0.4)
+        return int(env.elapsed)
+
+    def load(env: Any, elapsed: int) -> None:
+        env.elapsed = elapsed
+
+    envs = opened(make_process, [partial(CountingEnv, 9)])
+    with pytest.raises(StepTimeout):
+        envs.get_state(save=save, timeout=0.05)
+    states = list(envs.call_wait())
+    steps(envs, [[0]] * 2)
+    assert envs.set_state(states, load=load)[0].tolist() == [[0, 0]]
+
+
+def test_a_step_that_raised_cannot_be_replayed(make_process: Make) -> None:
+    envs = opened(make_process, [lambda: ReplayableEnv(atari(0.25))])
+    with pytest.raises(EnvError):
+        envs.apply(lambda env: env.step("nowhere"))
+    with pytest.raises(EnvError) as raised:
+        envs.get_state()
+    assert "has raised an error since the latest reset" in str(raised.value.__cause__)
+
+
+def test_agents_that_have_ended_and_views_are_part_of_the_state(make: Make) -> None:
+    from tests.multiagent.scripts import EARLY_AND_LATE, scripted
+
+    with MultiAgentEnvManager([scripted(EARLY_AND_LATE)] * 2, autoreset_mode="SameStep", backend="serial") as envs:
+        single = envs.single_env(1)
+        envs.reset(seed=0)
+        single.reset(seed=0)
+        actions = {agent: np.zeros(2, int) for agent in envs.possible_agents}
+        results: list[Any] = []
+        while not (results and "final_reward" in results[-1][4][envs.possible_agents[0]]):
+            states = envs.get_state()
+            results.append(pickle.loads(pickle.dumps(envs.step(actions))))
+        envs.set_state(states)
+        assert_same_batch(envs.step(actions)[4], results[-1][4])
+        while single.agents:
+            single.step(dict.fromkeys(single.agents, 0))
+        envs.set_state(states)
+        assert single.agents == envs.agents(1)
+
+
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("name", ["mpe2.simple_spread_v3", "pettingzoo.classic.tictactoe_v3"])
 def test_agents_go_on_equally(backend: Any, name: str) -> None:
@@ -279,6 +389,7 @@ def test_agents_go_on_equally(backend: Any, name: str) -> None:
             return results, observations
 
         _, latest = played(3, latest)
+        envs.set_state(envs.get_state())  # a restored env can be saved again
         states = envs.get_state()
         first, _ = played(15, latest)
         shown, _ = envs.set_state(states)
