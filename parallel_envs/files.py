@@ -58,6 +58,10 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     try:
         write_down(draft, write)
         draft.replace(path)
+    except OSError as error:
+        if error.filename == str(draft):  # a name that means nothing to a user
+            error.filename = str(path)
+        raise
     finally:
         draft.unlink(missing_ok=True)
     _sync_folder(path.parent)

@@ -45,7 +45,10 @@ def plain_errors(
     try:
         yield
     except kinds as error:
-        for text in (str(error), *getattr(error, "__notes__", ())):
+        said = str(error)
+        if isinstance(error, OSError) and error.strerror and error.filename and said.startswith("[Errno"):
+            said = f"{error.filename}: {error.strerror}."  # without the number
+        for text in (said, *getattr(error, "__notes__", ())):
             for argument, option in (words or {}).items():
                 text = re.sub(rf"(?<![\w.]){argument}=(?=\S)", f"{option} ", text)  # noqa: PLW2901
             typer.echo(text, err=True)
