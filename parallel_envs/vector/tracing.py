@@ -208,11 +208,13 @@ class WorkerStats(list[dict[str, Any]]):
                 f"{typical:.3f} ms)."
             )
         elif means:
-            worker = max(means, key=lambda one: means[one])
-            (envs,) = [row["env_ids"] for row in self if row["worker"] == worker]
-            what = f"env: {envs[0]}" if len(envs) == 1 else f"worker: {worker} ({env_names(envs)})"
+            held = {row["worker"]: row["env_ids"] for row in self if row["steps"]}
+            whole_steps = {worker: means[worker] * len(held[worker]) for worker in means}
+            worker = max(whole_steps, key=lambda one: whole_steps[one])
+            is_env = all(len(envs) == 1 for envs in held.values())
+            what = f"env: {held[worker][0]}" if is_env else f"worker: {worker} ({env_names(held[worker])})"
             lines.append(
-                f"Slowest {what}, {means[worker]:.3f} ms a step (median of all workers: "
-                f"{statistics.median(means.values()):.3f} ms)."
+                f"Slowest {what}, {whole_steps[worker]:.3f} ms for a step{'' if is_env else ' of all its envs'} "
+                f"(median of all workers: {statistics.median(whole_steps.values()):.3f} ms)."
             )
         return "\n".join(lines)
