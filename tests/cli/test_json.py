@@ -119,6 +119,7 @@ def test_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     check_documented("doctor", found.keys(), found["findings"][0].keys())
 
 
+@pytest.mark.slow
 def test_a_benchmark_prints_its_document_or_writes_it(tmp_path: Path) -> None:
     words = ["bench", "step", "--env", "spin:0", "--num-envs", "1", "--seconds", "0.01", "--rounds", "1"]
     for more in (["--json"], ["--json", "-"]):

@@ -171,6 +171,7 @@ def test_ctrl_c_ends_it_and_other_interfaces_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(PROGRAM is None, reason=MISSING)
+@pytest.mark.slow
 def test_in_a_browser_the_page_refreshes_and_keeps_what_the_reader_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

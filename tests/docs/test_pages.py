@@ -46,7 +46,7 @@ RUN_BEFORE = {
 RATE = re.compile(r"[\d,]+ steps/s")  # the one figure on these pages that differs from machine to machine
 
 
-TRAINS = re.compile(r"\.train\(|\bLearner\(|/checkpoints")  # takes five times as long as other blocks
+TRAINS = re.compile(r"\.train\(|\bbegin\(|\bLearner\(|/checkpoints")  # takes five times as long as other blocks
 
 
 def cases(pattern: re.Pattern[str]) -> list[object]:
