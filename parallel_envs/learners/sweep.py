@@ -538,14 +538,17 @@ class Sweep:
     @contextlib.contextmanager
     def _free(self, folder: Path) -> Iterator[None]:
         """Lock the folder of a run, if there is one. A run that a killed sweep left may be saving: wait for its end."""
-        deadline = time.monotonic() + _ORPHAN_SECONDS
+        deadline = None
         with contextlib.ExitStack() as stack:
             while folder.is_dir():
                 try:
                     stack.enter_context(locked(folder))
                     break
                 except BlockingIOError:
-                    if time.monotonic() > deadline:
+                    if deadline is None:
+                        deadline = time.monotonic() + _ORPHAN_SECONDS
+                        self.say(f"Waiting for the end of the run in {folder}, which another process is using.")
+                    elif time.monotonic() > deadline:
                         raise BadRun(f"Another process is using {folder}. End it, then go on with the sweep.") from None
                 time.sleep(_POLL_SECONDS)
             yield
