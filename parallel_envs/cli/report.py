@@ -110,7 +110,7 @@ def report(
     from parallel_envs.learners.sweep import is_sweep, sweep_in
 
     with plain_errors(BadRun, BadDocument, MissingExtra, OSError):
-        if as_json and output is None:
+        if as_json:
             typer.echo(json_text({"runs": [outcome_in(path) for path in paths]}))
             return
         if output is None:
@@ -253,23 +253,22 @@ def page(paths: Sequence[Path], *, output: Path | None = None) -> str:
     from parallel_envs.cli.sweep import sweep_sections
     from parallel_envs.evaluation import EvaluationResult
     from parallel_envs.extras import require
-    from parallel_envs.files import is_file
 
     require("A report as a page", "matplotlib")
     paths = list({path.resolve(): path for path in paths}.values())
     folders, files = [path for path in paths if path.is_dir()], [path for path in paths if not path.is_dir()]
-    swept = [path for path in folders if is_file(path / "sweep.yaml")]
-    folders = [path for path in folders if path not in swept]
+    swept: list[Path] = []
+    if folders:  # evaluations alone need no torch
+        from parallel_envs.learners.sweep import is_sweep, sweep_in
+
+        swept = [path for path in folders if is_sweep(path)]
+        folders = [path for path in folders if path not in swept]
     runs = [RunRecord.read(folder, name) for folder, name in zip(folders, short_names(folders), strict=True)]
     results = [
         EvaluationRecord(name, EvaluationResult.from_json(path), path.parent)
         for name, path in zip(short_names(files), files, strict=True)
     ]
-    sweeps: list[tuple[str, list[Section]]] = []
-    if swept:
-        from parallel_envs.learners.sweep import sweep_in
-
-        sweeps = [(path.name, list(sweep_sections(sweep_in(path), path.name))) for path in swept]
+    sweeps = [(path.name, list(sweep_sections(sweep_in(path), path.name))) for path in swept]
     return page_of(runs, results, sweeps=sweeps, output=output)
 
 

@@ -77,7 +77,7 @@ def sweep(
       parallel-envs sweep --resume runs/cartpole_sweep --trials 40
     """
     from parallel_envs.checks import choice
-    from parallel_envs.cli.outputs import ExitCode, plain_errors, trusted
+    from parallel_envs.cli.outputs import ExitCode, json_text, plain_errors, trusted
     from parallel_envs.errors import MissingExtra, UntrustedName
     from parallel_envs.extras import as_argument, require, shell_command
     from parallel_envs.files import is_file, write_text
@@ -144,7 +144,7 @@ def sweep(
 
             write_text(output, page([place]))
     if as_json:
-        typer.echo(json.dumps(result.described(), indent=2))
+        typer.echo(json_text(result.described()))
     else:
         print_trials(result)
     if not result.ranked:

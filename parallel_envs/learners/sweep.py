@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import shutil
 import signal
@@ -28,8 +29,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +47,7 @@ from parallel_envs.learners.run_folder import BadRun, newest_checkpoint, read_me
 from parallel_envs.learners.writers import numbers_of
 from parallel_envs.meta.making import KNOWN
 from parallel_envs.settings import settings_in, value_of
-from parallel_envs.threads import cores_here
+from parallel_envs.threads import cores_here, num_cores
 from parallel_envs.trust import check_env
 
 SWEEP, BASE, BEST, STUDY = "sweep.yaml", "base.yaml", "best.yaml", "study.log"
@@ -57,19 +58,24 @@ Say = Callable[[str], None]
 
 _PARTS = 20  # of a run: at the end of each, its metric is compared with those of other trials
 _END_SECONDS = 60.0  # that a run has to save a checkpoint after Ctrl-C
+_ORPHAN_SECONDS = 90.0  # that a run of a sweep that was killed has for it
 _POLL_SECONDS = 0.2
 _MOST_REASON = 300
 
 _ADVICE = re.compile(
     r"holds no checkpoint yet|newest whole checkpoint|^With on_failure=restart|goes on from a checkpoint"
 )
+_NEXT = re.compile(r"^(?:agent +algorithm .*\n(?:.*\n)*?)?Next:\n(?:  .*\n?)*", re.MULTILINE)
+"""Results and commands at the end of a run."""
 
 _CHILD = """
 import ctypes, os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the sweep without it
-cores = [int(core) for core in sys.argv.pop(1).split(",") if core]
+parent, cores = int(sys.argv.pop(1)), [int(core) for core in sys.argv.pop(1).split(",") if core]
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, int(signal.SIGINT))  # PR_SET_PDEATHSIG: a sweep that is killed ends its runs
+    if os.getppid() != parent:  # it was killed before
+        sys.exit("The sweep was killed before the run began.")
     os.sched_setaffinity(0, cores)
 from parallel_envs.cli import main
 main()
@@ -114,7 +120,7 @@ def _label(choice: Any) -> Any:
     return choice if choice is None or isinstance(choice, str | int | float) else json.dumps(choice)
 
 
-_RANGE = re.compile(r"(?P<log>log:)?(?P<low>[^,\[\]{}]*?)\.\.(?P<high>[^,\[\]{}]*)")
+_RANGE = re.compile(r"(?P<log>log:)?(?P<low>[^,/\[\]{}]*?)\.\.(?P<high>[^,/\[\]{}]*)")  # "../" is of a path
 
 
 def read_words(words: Sequence[str]) -> tuple[list[Space], dict[str, Any]]:
@@ -148,6 +154,13 @@ def read_words(words: Sequence[str]) -> tuple[list[Space], dict[str, Any]]:
             raise BadSettings(f"{word!r}: a range on a logarithmic scale begins above 0.")
         whole = not any(mark in f"{found['low']}{found['high']}".lower() for mark in ".e")
         spaces.append(Space(key, low, high, log=bool(found["log"]), whole=whole))
+    keys = [*fixed, *(one.key for one in spaces)]
+    for one in spaces:
+        if inner := next((key for key in keys if key.startswith(f"{one.key}.")), None):
+            raise BadSettings(
+                f"`{inner}` is a part of `{one.key}`, whose choices replace it. Write it into each of them, "
+                f"or give `{one.key}` one value."
+            )
     if not spaces:
         raise BadSettings(
             "There is nothing to search. Give settings with several values: algorithm.learning_rate=log:1e-5..1e-2, "
@@ -216,6 +229,9 @@ class SweepSettings:
     sampler: SamplerName = "tpe"
     pruner: PrunerName = "median"
 
+    def write(self, folder: Path) -> None:
+        _write_yaml(folder / SWEEP, {**asdict(self), "words": list(self.words)})
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord:
@@ -265,7 +281,8 @@ def is_sweep(folder: str | Path) -> bool:
 def sweep_in(folder: str | Path) -> SweepResult:
     """Return the sweep in a folder. BadRun if its files are damaged, MissingExtra without Optuna."""
     folder, settings = Path(folder), read_sweep(Path(folder))
-    return _result(folder, settings, _spaces(folder, settings), _study(folder, settings))
+    spaces = _spaces(read_words(settings.words)[0], settings_in(folder / BASE, BadRun))
+    return _result(folder, settings, spaces, _study(folder, settings))
 
 
 def read_sweep(folder: Path) -> SweepSettings:
@@ -276,10 +293,12 @@ def read_sweep(folder: Path) -> SweepSettings:
         raise BadRun(f"{folder / SWEEP} is damaged: {error}.") from None
 
 
-def _spaces(folder: Path, settings: SweepSettings) -> list[Space]:
-    spaces = read_words(settings.words)[0]
-    first = replaced(settings_in(folder / BASE, BadRun), {one.key: one.first for one in spaces})
-    return [check_space(one, first) for one in spaces]
+def _spaces(spaces: Sequence[Space], base: Mapping[str, Any]) -> list[Space]:
+    """Return the spaces as the settings need them: see `check_space`. BadSettings for a mistake in either."""
+    first = replaced(base, {one.key: one.first for one in spaces})
+    found = [check_space(one, first) for one in spaces]
+    check_settings(first)
+    return found
 
 
 def _study(folder: Path, settings: SweepSettings) -> Any:
@@ -311,20 +330,19 @@ def _study(folder: Path, settings: SweepSettings) -> Any:
 def _result(folder: Path, settings: SweepSettings, spaces: Sequence[Space], study: Any) -> SweepResult:
     by_key = {one.key: one for one in spaces}
     states = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
-    records = [
-        TrialRecord(
+    records = []
+    for one in study.get_trials(deepcopy=False):
+        compared = list(one.intermediate_values.values())
+        record = TrialRecord(
             number=one.number,
             state=states.get(one.state.name, "running"),
-            value=one.value
-            if one.state.name == "COMPLETE"
-            else next(iter(list(one.intermediate_values.values())[-1:]), None),
+            value=one.value if one.state.name == "COMPLETE" else compared[-1] if compared else None,
             settings={key: by_key[key].value(chosen) for key, chosen in one.params.items() if key in by_key},
             seconds=one.user_attrs.get("seconds"),
             reason=one.user_attrs.get("reason", ""),
-            folders=tuple(str(path.name) for path in _folders(folder, one.number, settings.seeds)),
+            folders=tuple(path.name for path in _folders(folder, one.number, settings.seeds)),
         )
-        for one in study.get_trials(deepcopy=False)
-    ]
+        records.append(record)
     return SweepResult(folder=folder, settings=settings, spaces=spaces, trials=records)
 
 
@@ -336,7 +354,7 @@ def _folders(folder: Path, number: int, seeds: int) -> list[Path]:
 def metric_of(lines: Sequence[Mapping[str, Any]], name: str) -> list[tuple[Mapping[str, Any], float]]:
     """Return the lines of metrics that have a metric, each with its value: `loss/red`, or `loss` as a mean of agents.
 
-    Raises BadRun if there are lines and none has it, except for returns and evaluations, which come later.
+    Raises BadRun if there are lines and none has it, except for returns and evaluations, which a run may not have yet.
     """
     found, known = [], dict[str, None]()
     for line in lines:
@@ -359,21 +377,17 @@ def begin_sweep(config: str | Path, settings: SweepSettings, folder: Path | None
     Raises BadSettings for a wrong setting or space, FileExistsError if the folder holds something else.
     """
     content = settings_in(config, BadSettings)
-    env = content.get("env")
-    beside = Path(config).parent
-    if isinstance(env, str):
-        content["env"] = absolute(env, beside=beside)
-    elif isinstance(env, Mapping) and isinstance(env.get("env_name"), str):
-        content["env"] = {**env, "env_name": absolute(env["env_name"], beside=beside)}
     spaces, fixed = read_words(settings.words)
     base = replaced({key: value for key, value in content.items() if key != "folder"}, fixed)
+    env, beside = base.get("env"), Path(config).parent
+    if isinstance(env, str):
+        base["env"] = absolute(env, beside=beside)
+    elif isinstance(env, Mapping) and isinstance(env.get("env_name"), str):
+        base["env"] = {**env, "env_name": absolute(env["env_name"], beside=beside)}
     for key in ("folder", "seed") if settings.seeds > 1 else ("folder",):
         if any(one.key == key for one in spaces) or (key == "folder" and key in base):
             raise BadSettings(f"`{key}` is what the sweep itself gives each run. Leave it out.")
-    first = replaced(base, {one.key: one.first for one in spaces})
-    for one in spaces:
-        check_space(one, first)
-    check_settings(first)
+    _spaces(spaces, base)
     if folder is None:
         folder = Path("runs") / f"{Path(config).stem}_sweep_{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     if is_sweep(folder):
@@ -389,7 +403,7 @@ def begin_sweep(config: str | Path, settings: SweepSettings, folder: Path | None
         raise FileExistsError(f"{folder} holds something already. Choose another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     _write_yaml(folder / BASE, base)
-    _write_yaml(folder / SWEEP, {**asdict(settings), "words": list(settings.words)})
+    settings.write(folder)
     return folder, False
 
 
@@ -433,14 +447,13 @@ class Sweep:
     def __init__(self, folder: Path, jobs: int, say: Say, trials: int | None = None) -> None:
         self.folder, self.say = folder, say
         self.settings = read_sweep(folder)
-        if trials is not None and trials != self.settings.trials:
-            self.settings = SweepSettings(**{**asdict(self.settings), "trials": trials})
-            _write_yaml(folder / SWEEP, {**asdict(self.settings), "words": list(self.settings.words)})
+        if trials is not None:
+            self.settings = replace(self.settings, trials=trials)  # written as soon as the folder is locked
         self.base = settings_in(folder / BASE, BadRun)
-        self.spaces = _spaces(folder, self.settings)
+        self.spaces = _spaces(read_words(self.settings.words)[0], self.base)
         self.study = _study(folder, self.settings)
         self.running: list[RunningTrial] = []
-        cores = sorted(cores_here())
+        cores = cores_here() or tuple(range(num_cores()))
         self.shares = [cores[slot::jobs] or [cores[slot % len(cores)]] for slot in range(jobs)]
 
     def run(self) -> SweepResult:
@@ -452,6 +465,7 @@ class Sweep:
                 stack.enter_context(locked(self.folder))
             except BlockingIOError:
                 raise BadRun(f"Another process is searching in {self.folder}. End it first.") from None
+            self.settings.write(self.folder)
             unfinished = self.study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.RUNNING])
             waiting = [optuna.trial.Trial(self.study, one._trial_id) for one in unfinished]
             try:
@@ -505,18 +519,39 @@ class Sweep:
             str(self.folder / BASE),
             *(f"{key}={json.dumps(value)}" for key, value in {**one.settings, **more}.items()),
         ]
-        if newest_checkpoint(folder) is None:
-            shutil.rmtree(folder, ignore_errors=True)  # a run that ended before its first checkpoint begins anew
+        with self._free(folder):
+            is_new = newest_checkpoint(folder) is None
+            if is_new:  # a run that ended before its first checkpoint begins anew
+                shutil.rmtree(folder, ignore_errors=True)
+        if is_new:
             words.append(f"folder={json.dumps(str(folder))}")
         elif not meta.is_meta(content):
             words += ["--resume", str(folder)]
         else:
             words = ["--resume", str(folder), *(f"--trust={name}" for name in _modules(content))]
-        command = [sys.executable, "-c", _CHILD, ",".join(map(str, cores)), "train", *words]
+        command = [sys.executable, "-c", _CHILD, str(os.getpid()), ",".join(map(str, cores)), "train", *words]
         with (self.folder / f"{folder.name}.log").open("ab") as log:
             one.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+
+    @contextlib.contextmanager
+    def _free(self, folder: Path) -> Iterator[None]:
+        """Lock the folder of a run, if there is one. A run that a killed sweep left may be saving: wait for its end."""
+        deadline = None
+        with contextlib.ExitStack() as stack:
+            while folder.is_dir():
+                try:
+                    stack.enter_context(locked(folder))
+                    break
+                except BlockingIOError:
+                    if deadline is None:
+                        deadline = time.monotonic() + _ORPHAN_SECONDS
+                        self.say(f"Waiting for the end of the run in {folder}, which another process is using.")
+                    elif time.monotonic() > deadline:
+                        raise BadRun(f"Another process is using {folder}. End it, then go on with the sweep.") from None
+                time.sleep(_POLL_SECONDS)
+            yield
 
     def _look_at(self, one: RunningTrial) -> None:
         """Compare a running trial with the others, or record what has come of it."""
@@ -578,7 +613,7 @@ class Sweep:
     def _reason(self, one: RunningTrial, status: int) -> str:
         """Return why a run has ended: the last text in its log that is no advice on how to go on."""
         log = self.folder / f"{one.folder.name}.log"
-        text = log.read_text(encoding="utf-8", errors="replace")
+        text = _NEXT.sub("", log.read_text(encoding="utf-8", errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip() and not _ADVICE.search(line)]
         with contextlib.suppress(BadRun, OSError):
             if kind := outcome_in(one.folder).reason:
@@ -611,10 +646,6 @@ def _told(settings: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    return (
-        f"{value:.4g}"
-        if isinstance(value, float)
-        else json.dumps(value)
-        if isinstance(value, list | dict)
-        else str(value)
-    )
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)

@@ -9,9 +9,11 @@ with it. The first failure of a writer is logged by its name. `close` waits for 
 most.
 
 `writers.json` in the run's folder has, for each writer, the id of the run in its store and the newest step that was
-given to it. A run that is resumed goes on in the same W&B or MLflow run. Lines up to that step are not written again
-(training repeats them after a crash), and lines of `metrics.jsonl` that the writer has not had are written first. A
-process that is killed may therefore lose the last line of a writer, and never writes one twice.
+given to it, recorded before the line is written. A run that is resumed
+- goes on in the same W&B or MLflow run,
+- first writes the lines of `metrics.jsonl` that the writer has not had,
+- writes no line twice, also if training repeats steps after a crash,
+- lacks at most one line of each writer: that which the writer had in hand when the process was killed.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -115,7 +118,8 @@ class WriterThread:
 
     def __init__(self, name: str, writer: Writer, run: RunFacts, states: WriterStates) -> None:
         self.name, self._writer, self._run, self._states = name, writer, run, states
-        self._lines: queue.SimpleQueue[tuple[int, Mapping[str, float]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, Mapping[str, float]] | None] = queue.SimpleQueue()
+        self._num_given = self._num_done = 0  # lines
         self._steps = states.steps(name)  # newest step that the writer had when the run was resumed
         self._status: Status = "failed"
         self._is_over = self._has_failed = self._has_dropped = False
@@ -126,8 +130,9 @@ class WriterThread:
         """Hand a line of metrics to the writer, unless the writer has had it or is over."""
         if self._is_over or steps <= self._steps:
             return
-        if self._lines.qsize() < _MOST_WAITING:
-            self._lines.put((steps, numbers))
+        if self._queue.qsize() < _MOST_WAITING:
+            self._num_given += 1
+            self._queue.put((steps, numbers))
         elif not self._has_dropped:
             self._has_dropped = True
             _log.warning("The writer %s is %d lines behind, and misses lines from step %d on.%s", self.name,
@@ -136,7 +141,7 @@ class WriterThread:
     def end(self, status: Status) -> None:
         """Have the writer end after the lines that wait. Returns at once: see `wait`."""
         self._status = status
-        self._lines.put(None)
+        self._queue.put(None)
 
     def wait(self, deadline: float) -> None:
         """Wait for the end of the writer until a time of `time.monotonic`, then leave it behind with a warning."""
@@ -147,43 +152,35 @@ class WriterThread:
             self._thread.join(left - _QUIET_SECONDS)
         if self._thread.is_alive():
             text = "The writer %s has not ended within %.0f seconds and is left behind with %d lines.%s"
-            _log.warning(text, self.name, CLOSE_SECONDS, max(self._lines.qsize() - 1, 0), _ALL)
+            _log.warning(text, self.name, CLOSE_SECONDS, self._num_given - self._num_done, _ALL)
 
     def _work(self) -> None:
         """Begin, write lines, and close: the life of the thread."""
         try:
             run_id = self._writer.begin(self._run)
+            if not (run_id is None or isinstance(run_id, str)):
+                raise TypeError(f"`begin` returned {run_id!r}. Return a text, such as str(...), or None")
             self._states.record(self.name, run_id=run_id)
         except BaseException as error:  # noqa: BLE001  # code of other packages, which must not end the run
             self._is_over = True
             _log.warning("The writer %s could not begin: %s.%s Resume the run to write them again.", self.name,
                          _told(error), _ALL)  # fmt: skip
             return
-        for lines in self._batches():
-            self._states.record(self.name, steps=lines[-1][0])  # first: rather a gap than a line twice
-            for steps, numbers in lines:
-                try:
-                    self._writer.write(steps, numbers)
-                except BaseException as error:  # noqa: BLE001
-                    if not self._has_failed:
-                        self._has_failed = True
-                        text = "The writer %s failed at step %d: %s.%s Further failures are not shown."
-                        _log.warning(text, self.name, steps, _told(error), _ALL)
+        while (line := self._queue.get()) is not None:
+            steps, numbers = line
+            try:
+                self._states.record(self.name, steps=steps)  # first: rather a gap than a line twice
+                self._writer.write(steps, numbers)
+            except BaseException as error:  # noqa: BLE001
+                if not self._has_failed:
+                    self._has_failed = True
+                    text = "The writer %s failed at step %d: %s.%s Further failures are not shown."
+                    _log.warning(text, self.name, steps, _told(error), _ALL)
+            self._num_done += 1
         try:
             self._writer.close(self._status)
         except BaseException as error:  # noqa: BLE001
             _log.warning("The writer %s failed at its end: %s.%s", self.name, _told(error), _ALL)
-
-    def _batches(self) -> Iterator[list[tuple[int, Mapping[str, float]]]]:
-        """Yield the lines that wait, again and again until the end."""
-        ended = False
-        while not ended:
-            items = [self._lines.get()]
-            while not self._lines.empty():
-                items.append(self._lines.get())
-            ended = items[-1] is None
-            if lines := [one for one in items if one is not None]:
-                yield lines
 
 
 _ALL = " metrics.jsonl has all metrics."
@@ -198,7 +195,7 @@ class WriterStates:
     """The file `writers.json` of a run. Threads may record at the same time."""
 
     def __init__(self, folder: Path) -> None:
-        self._path, self._lock = folder / STATES, threading.Lock()
+        self._path, self._lock, self._has_failed = folder / STATES, threading.Lock(), False
         self._states: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(OSError, ValueError, RecursionError):  # without it, writers begin anew
             found = json.loads(self._path.read_bytes())
@@ -213,13 +210,15 @@ class WriterStates:
         return found if isinstance(found, int) else -1
 
     def record(self, name: str, **facts: Any) -> None:
-        """Write facts about a writer into the file. A warning says so if that fails."""
+        """Write facts about a writer into the file. If that fails, a warning says so the first time."""
         with self._lock:
             self._states.setdefault(name, {}).update(facts)
             try:
                 write_json(self._path, self._states)
             except OSError as error:
-                _log.warning("%s could not be written: %s", STATES, str(error))
+                if not self._has_failed:
+                    self._has_failed = True
+                    _log.warning("%s could not be written: %s", STATES, str(error))
 
 
 class Writers:
@@ -237,14 +236,14 @@ class Writers:
         settings = {key: value for key, value in settings.items() if key != "writers"}  # an address may hold a password
         self._threads = []
         for own, writer in writers.items():
-            facts = RunFacts(folder=folder, name=name, settings=settings, run_id=states.run_id(own))
+            facts = RunFacts(folder=folder, name=name, settings=deepcopy(settings), run_id=states.run_id(own))
             self._threads.append(WriterThread(own, writer, facts, states))
         for line in lines if self._threads else ():
             self.write(line["steps"], numbers_of(line, line.get("agents") or {}))
 
     def write(self, steps: int, numbers: Mapping[str, float]) -> None:
         for one in self._threads:
-            one.add(steps, numbers)
+            one.add(steps, dict(numbers))
 
     def close(self, status: Status) -> None:
         """End all writers, and wait for them. May be called again."""

@@ -8,8 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +19,12 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from parallel_envs import cli
+from parallel_envs.files import locked
+from parallel_envs.learners import sweep as module
 from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.run_folder import BadRun, newest_checkpoint, read_metrics
 from parallel_envs.learners.sweep import (
+    RunningTrial,
     Space,
     Sweep,
     SweepSettings,
@@ -77,6 +82,7 @@ def test_words_are_ranges_choices_and_fixed_values() -> None:
         Space("h", choices=(True, None)),
     ]
     assert fixed == {"e": [1, 2], "f": "1e5"}
+    assert read_words([RATE, "env=../x.py:E"])[1] == {"env": "../x.py:E"}  # a path is no range
     assert Space("d", choices=([16], [32, 32])).value("[32, 32]") == [32, 32]
 
 
@@ -115,6 +121,11 @@ def test_mistakes_are_told_before_the_first_trial(config: Path, tmp_path: Path) 
         assert not (tmp_path / "sweep").exists()
     with pytest.raises(BadSettings, match="is given twice"):
         begin_sweep(config, wanted(RATE, RATE), tmp_path / "sweep")
+    whole = "algorithm={name: ppo},{name: sac}"
+    for words in ((whole, "algorithm.num_epochs=2..8"), ("algorithm.num_epochs=2..8", whole), (whole, "algorithm.a=1")):
+        with pytest.raises(BadSettings, match=r"`algorithm\.\w+` is a part of `algorithm`"):
+            begin_sweep(config, wanted(*words), tmp_path / "sweep")
+    assert len(read_words(["algorithm={name: ppo}", "algorithm.num_epochs=2..8"])[0]) == 1  # the block is the base
 
 
 def test_the_same_command_goes_on_and_another_is_refused(config: Path, tmp_path: Path) -> None:
@@ -240,6 +251,82 @@ def test_a_trial_that_is_behind_half_of_the_others_is_pruned(config: Path, tmp_p
     trial = sweep_in(tmp_path / "sweep").trials[-1]
     assert (trial.state, trial.value) == ("pruned", 20.0)
     assert trial.reason.startswith("behind others after 20 %")
+
+
+def a_trial(search: Any) -> RunningTrial:
+    trial = SimpleNamespace(number=3)
+    return RunningTrial(trial, {"algorithm.learning_rate": 1e-3}, 0, [search.folder / "trial-003"])
+
+
+def test_a_search_that_is_refused_changes_nothing(config: Path, tmp_path: Path) -> None:
+    folder = a_search(tmp_path / "sweep", config).folder
+    before = (folder / "sweep.yaml").read_text()
+    with locked(folder):
+        done = command("--resume", folder, "--trials", 7)
+    assert (done.exit_code, "Another process is searching" in done.output) == (2, True), done.output
+    assert (folder / "sweep.yaml").read_text() == before
+
+
+def test_a_trial_begins_when_the_run_that_a_killed_search_left_has_ended(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = a_search(tmp_path / "sweep", config)
+    one, begun = a_trial(search), threading.Event()
+    one.folder.mkdir()
+    (one.folder / "metrics.jsonl").write_text("of the run that is left")
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: begun.set())
+    with locked(one.folder):
+        monkeypatch.setattr(module, "_ORPHAN_SECONDS", 0.0)
+        with pytest.raises(BadRun, match="Another process is using"):
+            search._start_run(one)
+        assert list(one.folder.iterdir())
+        monkeypatch.undo()
+        monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: begun.set())
+        later = threading.Thread(target=search._start_run, args=(one,))
+        later.start()
+        assert not begun.wait(0.3)
+        assert list(one.folder.iterdir())
+    later.join(60)
+    assert begun.is_set()
+    assert not one.folder.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell a process that its parent has ended")
+def test_a_run_whose_search_was_killed_at_once_ends() -> None:
+    command = [sys.executable, "-c", module._CHILD, "1", "0", "--version"]  # its parent is not process 1
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "The sweep was killed before the run began." in done.stderr
+
+
+LOG = """
+Networks learn and act on cpu.
+Ended by an error (ValueError) after 10 of 200 steps, in 14 s.
+agent    algorithm  episodes  last mean return   best
+agent_0  ppo              96             92.42  92.42
+Next:
+  parallel-envs report runs/trial-003
+  parallel-envs train --resume runs/trial-003
+"""
+
+
+def test_the_reason_of_a_failure_is_no_advice(config: Path, tmp_path: Path) -> None:
+    search = a_search(tmp_path / "sweep", config)
+    one = a_trial(search)
+    for log, told in ((f"The disk is full.\n{LOG}", "Ended by an error (ValueError) after 10"),
+                      (f"{LOG}The disk is full.\n", "The disk is full. (exit code 1, trial-003.log)")):  # fmt: skip
+        (search.folder / "trial-003.log").write_text(log)
+        assert search._reason(one, 1).startswith(told)
+
+
+def test_a_system_that_tells_no_cores_has_a_search(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "cores_here", tuple)
+    monkeypatch.setattr(module, "num_cores", lambda: 3)
+    begin_sweep(config, wanted(RATE), tmp_path / "sweep")
+    pytest.importorskip("optuna")
+    assert [tuple(share) for share in Sweep(tmp_path / "sweep", 2, print).shares] == [(0, 2), (1,)]
 
 
 @pytest.mark.slow

@@ -194,7 +194,7 @@ def test_a_writer_that_fails_is_named_once_and_the_others_have_everything(
 def test_a_writer_that_hangs_delays_neither_lines_nor_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(module, "CLOSE_SECONDS", 0.4)
     monkeypatch.setattr(module, "_MOST_WAITING", 3)
     is_over = threading.Event()
 
@@ -210,6 +210,65 @@ def test_a_writer_that_hangs_delays_neither_lines_nor_the_end(
         assert "The writer hanging is 3 lines behind, and misses lines from step 400 on." in caplog.text
         assert "The writer hanging has not ended within 0 seconds and is left behind with 3 lines." in caplog.text
         assert len(read_metrics(tmp_path / "run")) == 9
+    finally:
+        is_over.set()
+
+
+def test_what_a_writer_returns_or_changes_is_no_matter_of_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(Memory):
+        def begin(self, run: RunFacts) -> str | None:
+            run.settings["algorithm"].clear()
+            return tmp_path  # type: ignore[return-value]  # JSON cannot hold it
+
+    class Popping(Memory):
+        def write(self, steps: int, numbers: Mapping[str, float]) -> None:
+            numbers.pop("loss/red")  # type: ignore[attr-defined]
+
+    settings = {"algorithm": {"name": "ppo"}}
+    with Run.create(tmp_path / "run", SETTINGS, seed=3, tensorboard=False) as run:
+        run.begin_writers({"odd": Odd(), "popping": Popping(), "other": (other := Memory())}, settings)
+        log(run, 1, 2)
+        run.status = "finished"
+    assert settings == {"algorithm": {"name": "ppo"}}
+    assert other.run is not None
+    assert other.run.settings == settings
+    assert other.lines == [(100, {"loss/red": 1.0, "restarts": 2.0}), (200, {"loss/red": 0.5, "restarts": 2.0})]
+    assert other.status == "finished"
+    assert "The writer odd could not begin: TypeError: `begin` returned " in caplog.text
+    assert set(json.loads((tmp_path / "run" / "writers.json").read_text())) == {"popping", "other"}
+
+
+def test_a_slow_writer_that_is_left_behind_lacks_one_line_after_resuming(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLOSE_SECONDS", 0.2)
+    has_begun, is_over = threading.Event(), threading.Event()
+
+    class Slow(Memory):
+        def begin(self, run: RunFacts) -> str | None:
+            assert has_begun.wait(60)  # all lines wait when it begins
+            return None
+
+        def write(self, steps: int, numbers: Mapping[str, float]) -> None:
+            super().write(steps, numbers)
+            if steps == 200:
+                in_hand.set()
+                assert is_over.wait(60)
+
+    slow, in_hand = Slow(), threading.Event()
+    with Run.create(tmp_path / "run", SETTINGS, seed=3, tensorboard=False) as run:
+        run.begin_writers({"slow": slow}, SETTINGS)
+        log(run, *range(1, 10))
+        has_begun.set()
+        assert in_hand.wait(60)
+    try:
+        assert "is left behind with 8 lines." in caplog.text
+        assert json.loads((tmp_path / "run" / "writers.json").read_text())["slow"]["steps"] == 200
+        monkeypatch.undo()
+        resumed(tmp_path / "run", slow=(again := Memory()))
+        assert again.steps == [300, 400, 500, 600, 700, 800, 900]
     finally:
         is_over.set()
 
