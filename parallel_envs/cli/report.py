@@ -111,7 +111,11 @@ def report(
 
     with plain_errors(BadRun, BadDocument, MissingExtra, OSError):
         if as_json:
-            typer.echo(json_text({"runs": [outcome_in(path) for path in paths]}))
+            sweeps = [path for path in paths if is_sweep(path)]
+            document: dict[str, Any] = {"runs": [outcome_in(path) for path in paths if path not in sweeps]}
+            if sweeps:
+                document["sweeps"] = [sweep_in(path).described() for path in sweeps]
+            typer.echo(json_text(document))
             return
         if output is None:
             for number, path in enumerate(paths):

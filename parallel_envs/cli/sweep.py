@@ -79,15 +79,18 @@ def sweep(
     from parallel_envs.checks import choice
     from parallel_envs.cli.outputs import ExitCode, json_text, plain_errors, trusted
     from parallel_envs.errors import MissingExtra, UntrustedName
+    from parallel_envs.evaluation.evaluate import check_writable
+    from parallel_envs.evaluation.records import BadEvaluation
     from parallel_envs.extras import as_argument, require, shell_command
     from parallel_envs.files import is_file, write_text
 
     modules = trusted(trust)
     files = [word for word in words or () if "=" not in word or is_file(word)]
-    with plain_errors(MissingExtra):
+    with plain_errors(MissingExtra, BadEvaluation):
         require("A search of settings", "optuna", "torch", "safetensors")
         if output is not None:
             require("A report as a page", "matplotlib")
+            check_writable(output)
     from parallel_envs.learners.config import BadSettings
     from parallel_envs.learners.meta.config import is_meta
     from parallel_envs.learners.run_folder import BadRun
@@ -111,7 +114,7 @@ def sweep(
         choice("pruner", pruner, get_args(PrunerName))
     with plain_errors(BadSettings, BadRun, MissingExtra, OSError, UntrustedName):
         if resume is not None:
-            if words:
+            if words or metric or minimize or folder or seeds != 1:
                 raise typer.BadParameter("With --resume the sweep has its settings: only --trials, --jobs may change.")
             if not is_sweep(resume):
                 raise BadRun(f"{resume} holds no sweep: there is no file sweep.yaml in it.")

@@ -46,6 +46,7 @@ BOARD, STATES = "tensorboard", "writers.json"
 CLOSE_SECONDS = 30.0
 """Seconds that all writers together have at the end of a run."""
 
+_BOARD_SECONDS = 5.0  # for TensorBoard to close its file
 _QUIET_SECONDS = 3.0  # of them, before the user is told what is waited for
 _PROJECT = "parallel-envs"
 _MOST_WAITING = 10_000  # lines that wait for one writer; further lines are dropped
@@ -287,11 +288,20 @@ class TensorBoardWriter:
             self.close()
 
     def close(self) -> None:
-        """Close the file. May be called again."""
+        """Close the file. May be called again. An interrupt at a bad moment leaves TensorBoard's own thread waiting for
+        ever, so this waits for a thread that waits for that one, and not for long.
+        """
         writer, self._writer = self._writer, None
-        if writer is not None:
+        if writer is None:
+            return
+
+        def close() -> None:
             with contextlib.suppress(OSError):  # its last lines found no room
                 writer.close()
+
+        closing = threading.Thread(target=close, name="close TensorBoard", daemon=True)
+        closing.start()
+        closing.join(_BOARD_SECONDS)
 
 
 # ---- W&B, MLflow, Trackio --------------------------------------------------------------------------------------------

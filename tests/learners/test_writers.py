@@ -581,3 +581,14 @@ def test_real_trackio(tmp_path: Path) -> None:
         rows = store.execute("select step from metrics where run_name = 'run'").fetchall()
     store.close()
     assert sorted(step for (step,) in rows) == steps_in(folder)
+
+
+def test_a_tensorboard_that_does_not_close_is_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "_BOARD_SECONDS", 0.1)
+    board, goes_on = module.TensorBoardWriter(tmp_path), threading.Event()
+    board._writer = types.SimpleNamespace(close=goes_on.wait)
+    board.close()
+    goes_on.set()
+    board.close()
