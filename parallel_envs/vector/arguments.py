@@ -188,8 +188,8 @@ def worker_environ(given: Any, num_workers: int, backend: str) -> list[dict[str,
         for key, value in own.items():
             if not key or "=" in key or "\0" in key + value:
                 raise ValueError(
-                    f"worker_env names the variable {key!r} with the value {value!r}. A name has at least one character "
-                    "and no '=', and neither has a NUL."
+                    f"worker_env names the variable {key!r} with the value {value!r}. A name has at least one "
+                    "character and no '=', and neither has a NUL."
                 )
         environ.append(dict(own))
     return environ
