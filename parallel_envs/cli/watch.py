@@ -138,7 +138,8 @@ class Watched:
         try:
             return page_of(runs, results, remarks=remarks, version=version)
         except Exception:  # noqa: BLE001  # one of them cannot be drawn
-            for one in [*runs, *results]:
+            shown: list[RunRecord | EvaluationRecord] = [*runs, *results]
+            for one in shown:
                 try:
                     page_of([one], []) if isinstance(one, RunRecord) else page_of([], [one])
                 except Exception as error:  # noqa: BLE001
