@@ -300,7 +300,8 @@ class IndependentLearners(ClosedAtExit):
             mode = self.mode
             with contextlib.nullcontext() if mode.is_elsewhere else Interrupts():  # all of it, or a second Ctrl-C
                 reports = mode.update(plans)
-                trace_updates(reports)
+                if trace.open_traces:
+                    trace_updates(reports)
                 for agent, report in reports.items():
                     self.agents[agent].finish(report)
                 self.act_with({agent: self.agents[agent].actor() for agent in reports})

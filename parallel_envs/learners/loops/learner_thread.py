@@ -299,7 +299,8 @@ class LearnerThread:
         reports = self.mode.update({job.agent: job.plan for job in jobs})
         spent = time.perf_counter() - began
         trace.record("update", began, agents=len(jobs))
-        trace_updates(reports)
+        if trace.open_traces:
+            trace_updates(reports)
         self.seconds += spent
         results = []
         for job in jobs:
