@@ -42,22 +42,20 @@ def find_device(device: Any, word: str = "device") -> str:
         raise ValueError(text + hint("cuda" if device == "gpu" else device, [AUTO, *here, "cuda"])) from None
     if kind.type == CPU:
         return str(kind)
-    try:
-        return str(torch.empty(0, device=kind).device)
-    except Exception as error:
-        text, advice = f"torch finds no {kind.type.upper()} device here", "Give"
-        if kind.type in {name.partition(":")[0] for name in here}:
-            text = f"there is no device of this number. Torch has here: {', '.join(here)}"
-        elif kind.type == "cuda" and torch.version.cuda is None:
-            text += f": torch {torch.__version__} is built without CUDA"
-            advice = "Install one with CUDA (https://pytorch.org), or give"
-        elif kind.type == "cuda":
-            shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-            hidden = "" if shown is None else f", and CUDA_VISIBLE_DEVICES={shown!r} must name it"
-            advice = (
-                f"`nvidia-smi` must list it{hidden}. Install NVIDIA's driver for CUDA {torch.version.cuda}, or give"
-            )
-        raise ValueError(f"{word}={str(device)!r} was requested, but {text}. {advice} 'auto' or 'cpu'.") from error
+    text, advice, cause = f"torch finds no {kind.type.upper()} device here", "Give", None
+    if kind.type in {name.partition(":")[0] for name in here}:
+        try:
+            return str(torch.empty(0, device=kind).device)
+        except Exception as error:  # noqa: BLE001  # each kind of device has its own
+            text, cause = f"there is no device of this number. Torch has here: {', '.join(here)}", error
+    elif kind.type == "cuda" and torch.version.cuda is None:
+        text += f": torch {torch.__version__} is built without CUDA"
+        advice = "Install one with CUDA (https://pytorch.org), or give"
+    elif kind.type == "cuda":
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        hidden = "" if shown is None else f", and CUDA_VISIBLE_DEVICES={shown!r} must name it"
+        advice = f"`nvidia-smi` must list it{hidden}. Install NVIDIA's driver for CUDA {torch.version.cuda}, or give"
+    raise ValueError(f"{word}={str(device)!r} was requested, but {text}. {advice} 'auto' or 'cpu'.") from cause
 
 
 def described_device(device: str) -> str:

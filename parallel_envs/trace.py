@@ -22,6 +22,7 @@ import contextlib
 import functools
 import json
 import logging
+import math
 import os
 import re
 import struct
@@ -48,9 +49,8 @@ MOST_OF_A_ROW = 1 << 16
 CALLER = "caller"
 """The row of the thread that opened the trace."""
 
-Event = tuple[str, float, float | None, Any]
-"""Name, start, end (None: an instant event), and arguments: a dict, the number of a request, an env and a request, or
-None."""
+Event = tuple[str, float, float | None, Mapping[str, Any] | None]
+"""Name, start, end (None: an instant event), and arguments."""
 
 _clock = time.perf_counter
 
@@ -85,6 +85,8 @@ def span(name: str, *, row: str | None = None, **args: Any) -> AbstractContextMa
 
 def record(name: str, began: float, ended: float | None = None, *, row: str | None = None, **args: Any) -> None:
     """Add an event from `began` to `ended` (None: now), times of `time.perf_counter`, to the open traces."""
+    if not open_traces:
+        return
     until = _clock() if ended is None else ended
     for trace in tuple(open_traces):
         trace.add(name, began, until, args or None, row)
@@ -193,17 +195,18 @@ class Trace:
         if problem := unwritable(self.path):
             raise OSError(f"The trace {self.path} cannot be written: {problem}. Name another file.")
         self.began, self._wall = _clock(), datetime.now(UTC)
-        self._rows: dict[int | str, _Row] = {}
+        self._rows: dict[tuple[int, str], _Row] = {}
         self._buffers: dict[str, SpanBuffer] = {}
-        self._owner, self._thread = os.getpid(), threading.get_ident()
+        self._owner, self._thread = os.getpid(), _this_thread()
 
-    def add(self, name: str, began: float, ended: float | None, args: Any, row: str | None = None) -> None:
+    def add(
+        self, name: str, began: float, ended: float | None, args: Mapping[str, Any] | None, row: str | None = None
+    ) -> None:
         """Add an event to the row of this thread, or to the named one."""
-        key: int | str = threading.get_ident() if row is None else row
+        key = _this_thread() if row is None else (0, row)
         found = self._rows.get(key)
         if found is None:
-            own = CALLER if key == self._thread else threading.current_thread().name
-            found = self._rows.setdefault(key, _Row(own if row is None else row))
+            found = self._rows.setdefault(key, _Row(CALLER if key == self._thread else key[1]))
         found.count += 1
         found.events.append((name, began, ended, args))
 
@@ -258,7 +261,8 @@ class Trace:
         for name, spans in self._buffers.items():
             found, counts[name] = spans.read()
             rows[name] = [
-                (_KINDS[kind], began, ended, (env, request)) for began, ended, request, env, kind in found.tolist()
+                (_KINDS[kind], began, ended, {"env": env, "request": request})
+                for began, ended, request, env, kind in found.tolist()
             ]
         for row in sorted(self._rows.values(), key=lambda one: _by_number(one.name)):
             rows.setdefault(row.name, []).extend(row.events.copy())
@@ -276,7 +280,7 @@ class Trace:
             lines.append(_line({"name": "thread_sort_index", **of_row, "args": {"sort_index": tid}}))
             for what, began, ended, args in kept:
                 # Whole nanoseconds: two events of which one ends where the other begins must not overlap by a rounding.
-                start, shown = round((began - self.began) * 1e9), "" if args is None else f',"args":{_line_of(args)}'
+                start, shown = round((began - self.began) * 1e9), "" if args is None else f',"args":{_line(args)}'
                 how = '"ph":"i","s":"t"'
                 if ended is not None:
                     how = f'"ph":"X","dur":{(round((ended - self.began) * 1e9) - start) / 1e3:.3f}'
@@ -299,15 +303,35 @@ def _by_number(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
-def _line_of(args: Any) -> str:
-    """Return the arguments of an event as JSON."""
-    if isinstance(args, tuple):
-        return f'{{"env":{args[0]},"request":{args[1]}}}'
-    return f'{{"request":{args}}}' if isinstance(args, int) else _line(args)
+def _this_thread() -> tuple[int, str]:
+    """Return the id and the name of this thread. Linux gives the id of a thread that has ended to another one."""
+    return threading.get_ident(), threading.current_thread().name
 
 
 def _line(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":"), default=str)
+    """Return a mapping as JSON in one line."""
+    try:
+        return _encode(value)
+    except ValueError:  # it has a number that is not finite, for which JSON has no word
+        return _encode(_finite(value))
+
+
+_encode = json.JSONEncoder(
+    separators=(",", ":"),
+    allow_nan=False,
+    default=lambda value: value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value),
+).encode
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with texts in the place of numbers that are not finite: "nan", "inf", "-inf"."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from parallel_envs import devices
 from parallel_envs.engine import FORK_SERVER_NAME, start_supervisor, supervisor_pid
 
 SETTLE_SECONDS = 5.0
@@ -208,6 +209,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed:
         item.stash[FAILED] = True
     return report
+
+
+@pytest.fixture
+def meta_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's `meta` device counts as one that is here (see `tests/device.py`). Users are refused it."""
+    here = devices.devices_here
+    monkeypatch.setattr(devices, "devices_here", lambda: [*here(), "meta"])
 
 
 @pytest.fixture(autouse=True)

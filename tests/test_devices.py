@@ -39,6 +39,8 @@ def test_auto_is_the_best_that_is_here(monkeypatch: pytest.MonkeyPatch, no_cuda:
 def test_a_name_is_completed_as_tensors_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """`torch.device("cuda")` is not equal to the device of a tensor there, which has a number."""
     there = torch.zeros(0, device="meta")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch, "empty", lambda *given, **named: there)
     assert find_device("cuda") == "meta"
     assert [find_device(name) for name in ("cpu", "cpu:0", torch.device("cpu"))] == ["cpu", "cpu:0", "cpu"]
@@ -61,6 +63,11 @@ def test_a_missing_device_is_refused_with_what_to_do(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
     with pytest.raises(ValueError, match=f"^device='cuda' was requested, but {text}.*'auto' or 'cpu'"):
         find_device("cuda")
+
+
+def test_a_device_that_computes_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"device='meta' was requested, but torch finds no META device here\. Give"):
+        find_device("meta")
 
 
 @pytest.mark.parametrize(

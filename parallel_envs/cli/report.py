@@ -159,13 +159,18 @@ class RunRecord:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> RunRecord:
-        """Read a run's folder. Raises BadRun or OSError if it is none."""
+        """Read a run's folder. Raises BadRun or OSError if it is none, or damaged."""
         from parallel_envs.learners.outcomes import outcome_in
         from parallel_envs.learners.run_folder import BadRun, read_metrics, settings_of
         from parallel_envs.settings import settings_in
 
-        outcome = outcome_in(folder)
-        return cls(name, settings_in(settings_of(folder), BadRun), outcome, read_metrics(folder))
+        outcome, path = outcome_in(folder), settings_of(folder)
+        settings = settings_in(path, BadRun)
+        try:
+            repr(settings)
+        except ValueError as error:  # a number of thousands of digits has no text
+            raise BadRun(f"{path} cannot be shown: {error}. Correct it.") from error
+        return cls(name, settings, outcome, read_metrics(folder))
 
     @property
     def folder(self) -> Path:

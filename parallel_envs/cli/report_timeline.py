@@ -17,9 +17,6 @@ from typing import Any, NamedTuple, TypeGuard
 
 from parallel_envs.cli.report_page import COLOURS, Section, literal, new_figure, picture, table, tag
 
-TRACE = "trace.json"
-"""The name of the file in a run's folder."""
-
 _MOST_SPANS, _LONGEST, _MOST_THREADS = 1_000, 10.0, 32  # what is shown; of the trace, in seconds
 _MOST_BYTES, _HEAD_BYTES, _MOST_FAULTS = 16 << 20, 1 << 20, 1_000  # what is read
 
@@ -90,6 +87,8 @@ def timeline(folder: Path, name: str, number: int) -> Iterator[Section]:
 
     The last 1,000 spans are shown, at most 10 seconds. `name` and `number` are those of the run in the page.
     """
+    from parallel_envs.learners.run_folder import TRACE
+
     try:
         threads = spans_in(folder / TRACE) if (folder / TRACE).is_file() else {}
     except OSError:

@@ -27,14 +27,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from parallel_envs.cli.report_timeline import TRACE
-
 LEAST_SECONDS = 2.0
 """Files are looked at no more often."""
 _PAUSES, _LONGEST_SECONDS = 4, 10.0  # the pause is so many times what a page took: the runs need the processor more
 _MOST_RUNS = 50  # of a folder: those whose files changed last
-SETTINGS = "settings.yaml"
-_OF_A_RUN = (SETTINGS, "metrics.jsonl", "outcome.json", TRACE, "videos")  # what its part of the page is made from
 _IDLE_SECONDS = 10.0  # for a client that sends nothing
 _HEAD_BYTES = 200  # of a JSON file, which say whether it is an evaluation
 
@@ -106,9 +102,12 @@ class Watched:
 
     def _find(self) -> dict[Path, Any]:
         """Return the folders of runs and the files of evaluations, each with the times and sizes of its files."""
+        from parallel_envs.learners.run_folder import METRICS, OUTCOME, SETTINGS, TRACE
+
+        shown = SETTINGS, METRICS, OUTCOME, TRACE, "videos"  # what the part of a run is made from
         runs = [self.folder] if (self.folder / SETTINGS).is_file() else []
         runs = runs or [path.parent for depth in ("*", "*/*") for path in self.folder.glob(f"{depth}/{SETTINGS}")]
-        stamps: dict[Path, Any] = {run: [_stamp(run / name) for name in _OF_A_RUN] for run in runs}
+        stamps: dict[Path, Any] = {run: [_stamp(run / name) for name in shown] for run in runs}
         newest = sorted(runs, key=lambda run: max(filter(None, stamps[run]), default=(0, 0)))[-_MOST_RUNS:]
         found = {run: stamps[run] for run in sorted(newest)}
         return found | {path: [_stamp(path)] for path in sorted(self.folder.glob("*.json")) if _is_evaluation(path)}
@@ -117,10 +116,8 @@ class Watched:
         """Return the page of all runs and evaluations that can be read, with a remark on each of the others."""
         from parallel_envs.cli.report import EvaluationRecord, RunRecord, page_of, short_names
         from parallel_envs.evaluation import EvaluationResult
-        from parallel_envs.evaluation.records import BadDocument
-        from parallel_envs.learners.run_folder import BadRun
 
-        runs, results, remarks, known = [], [], [], self._known
+        runs, results, remarks, known = list[RunRecord](), list[EvaluationRecord](), list[str](), self._known
         self._known = {}  # what has gone is forgotten
         names = short_names(list(stamps))
         for (path, stamp), name in zip(stamps.items(), names, strict=True):
@@ -134,11 +131,30 @@ class Watched:
                     runs.append(found)
                 elif found is not None:
                     results.append(EvaluationRecord(name, found, path.parent))
-            except (BadRun, BadDocument, OSError) as error:
-                remarks.append(f"{name} cannot be read: {error}")
+            except Exception as error:  # noqa: BLE001  # files may hold anything, and the others are to be seen
+                remarks.append(f"{name} cannot be read: {_reason(error)}")
         if not stamps:
             remarks.append(f"There is no run in {self.folder} yet. It appears here when it begins.")
-        return page_of(runs, results, remarks=remarks, version=version)
+        try:
+            return page_of(runs, results, remarks=remarks, version=version)
+        except Exception:  # noqa: BLE001  # one of them cannot be drawn
+            shown: list[RunRecord | EvaluationRecord] = [*runs, *results]
+            for one in shown:
+                try:
+                    page_of([one], []) if isinstance(one, RunRecord) else page_of([], [one])
+                except Exception as error:  # noqa: BLE001
+                    remarks.append(f"{one.name} cannot be shown: {_reason(error)}")
+                    runs = [other for other in runs if other is not one]
+                    results = [other for other in results if other is not one]
+            return page_of(runs, results, remarks=remarks, version=version)
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says; with its type if it is not one of ours, which are sentences."""
+    from parallel_envs.evaluation.records import BadDocument
+    from parallel_envs.learners.run_folder import BadRun
+
+    return str(error) if isinstance(error, BadRun | BadDocument | OSError) else f"{type(error).__name__}: {error}"
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -153,6 +169,8 @@ def _is_evaluation(path: Path) -> bool:
     from parallel_envs.evaluation.records import KIND
 
     try:
+        if not path.is_file():  # a pipe has no end
+            return False
         with path.open("rb") as file:
             return f'"kind": "{KIND}"'.encode() in file.read(_HEAD_BYTES)
     except OSError:

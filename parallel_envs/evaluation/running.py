@@ -275,8 +275,7 @@ class EvaluationWorkers:
 
         began = time.perf_counter()
         lost = self._group.build(on_lost=replace)
-        if trace.open_traces:
-            trace.record("start workers", began, workers=self.num_workers)
+        trace.record("start workers", began, workers=self.num_workers)
         for failure in filter(None, map(_failure_of, lost)):
             raise BadEvaluation(
                 f"Workers cannot start ({failure.error_type}: {failure.message}). Missions and policies must be "

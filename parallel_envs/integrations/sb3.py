@@ -14,6 +14,7 @@ imports this module, and so neither SB3 nor torch on its account.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
@@ -21,6 +22,7 @@ from typing import Any, Unpack
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.error import NoAsyncCallError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 from stable_baselines3.common.vec_env import VecEnv
@@ -115,6 +117,8 @@ class VectorEnvAsVecEnv(VecEnv):  # type: ignore[misc]  # the gate does not inst
         self._holder = base.envs.envs if isinstance(base, AgentRows) else base
         """What can be asked about single environments: a manager or a `SyncVectorEnv`."""
         self._actions: Any = None
+        self._unended: tuple[Any, Any] | None = None
+        """The seeds and options of a reset that was begun and not ended: it was late, or there was a Ctrl-C."""
         self._latest: Any = None
         self._keeps_arrays = bool(getattr(base, "copy", True))
         super().__init__(vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space)
@@ -123,10 +127,29 @@ class VectorEnvAsVecEnv(VecEnv):  # type: ignore[misc]  # the gate does not inst
     # ---- reset and step -------------------------------------------------------------------------------------------
 
     def reset(self) -> Any:
-        """Reset every environment, with the seeds of `seed` and the options of `set_options`, which hold once."""
+        """Reset every environment, with the seeds of `seed` and the options of `set_options`, which hold once.
+
+        After a `StepTimeout`, call it again: it waits for the same reset, and makes another one only if seeds or
+        options have been given since, or if a wrapper is around the manager.
+        """
         if self.waiting:
             self.step_wait()
-        observations, infos = self.vector_env.reset(seed=self._reset_seed(), options=self._reset_options_given())
+        results = None
+        if self._unended is not None:
+            with contextlib.suppress(NoAsyncCallError):  # it has ended meanwhile
+                results = self._holder.reset_wait()
+            seeds, options = self._unended
+            if self._manager is None or seeds is not self._seeds or options is not self._options:
+                results = None
+            self._unended = None
+        try:
+            observations, infos = results or self.vector_env.reset(
+                seed=self._reset_seed(), options=self._reset_options_given()
+            )
+        except (StepTimeout, KeyboardInterrupt):
+            if isinstance(self._holder, ParallelEnvManager):
+                self._unended = self._seeds, self._options
+            raise
         self.reset_infos = self._by_row(infos)
         self._reset_seeds()
         self._reset_options()

@@ -280,8 +280,7 @@ class IndependentLearners(ClosedAtExit):
         self.observe(actions, *self.envs.step(actions), self._acting)
         self.seconds["act"] += acted - began
         self.seconds["collect"] += time.perf_counter() - acted
-        if trace.open_traces:
-            trace.record("collect", began, steps=self.steps)
+        trace.record("collect", began, steps=self.steps)
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
@@ -307,8 +306,7 @@ class IndependentLearners(ClosedAtExit):
                     self.agents[agent].finish(report)
                 self.act_with({agent: self.agents[agent].actor() for agent in reports})
                 self.tell_of(reports)
-            if trace.open_traces:
-                trace.record("update", began, agents=len(plans))
+            trace.record("update", began, agents=len(plans))
         self.seconds["update"] += time.perf_counter() - began
         return {agent: self.agents[agent].metrics for agent in plans}
 

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from parallel_envs.extras import as_argument, is_installed, shell_command
 from parallel_envs.files import write_json
 from parallel_envs.learners.run_folder import (
+    METRICS,
     OUTCOME,
     BadRun,
     Run,
@@ -190,8 +191,10 @@ def outcome_in(folder: str | Path) -> RunOutcome:
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             agents = {name: AgentOutcome(**own) for name, own in content.pop("agents").items()}
-            return RunOutcome(folder=folder, agents=agents, **content)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            outcome = RunOutcome(folder=folder, agents=agents, **content)
+            outcome.told()  # raises for values that nobody can be told, such as words instead of numbers
+            return outcome
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise BadRun(f"{file} is damaged: {error}. Remove it: the metrics tell most of it again.") from error
     agents = {
         name: AgentOutcome(algorithm=None, episodes=None, last_return=last, best_return=best)
@@ -210,7 +213,12 @@ def _returns_in_metrics(folder: Path) -> dict[str, tuple[float, float]]:
         for name, metrics in agents.items() if isinstance(agents, dict) else ():
             value = metrics.get("return") if isinstance(metrics, dict) else None
             if isinstance(value, int | float):
-                found[name] = float(value), max(float(value), found.get(name, (0.0, float("-inf")))[1])
+                try:
+                    last = float(value)
+                except OverflowError as error:
+                    text = f"has a return of {name} after {line['steps']:,} steps that is too large a number"
+                    raise BadRun(f"{folder / METRICS} {text}. Remove this line.") from error
+                found[name] = last, max(last, found.get(name, (0.0, float("-inf")))[1])
     return found
 
 

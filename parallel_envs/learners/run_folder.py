@@ -183,6 +183,8 @@ class MetricsFile:
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     """Return the lines of `metrics.jsonl`, without a last one that was cut off. Raises BadRun for a damaged line."""
     path = Path(folder) / METRICS
+    if path.exists() and not path.is_file():  # a pipe has no end
+        raise BadRun(f"{path} is not a file. Remove it, and resume again.")
     *whole, _ = path.read_bytes().split(b"\n") if path.exists() else [b""]
     lines = []
     for number, text in enumerate(whole, 1):

@@ -181,8 +181,7 @@ class _Collection:
                         began = time.perf_counter()
                         actions = self._runner.act({env: self._episodes[env] for env in envs}, batch)
                         self._patience = _CALLS_WORTH_WAITING * (time.perf_counter() - began)
-                        if trace.open_traces:
-                            trace.record("act", began, envs=len(envs))
+                        trace.record("act", began, envs=len(envs))
                         self._envs.send(actions, envs)
                         self._num_in_flight += len(envs)
                     self._begin_episodes()

@@ -188,6 +188,12 @@ def worker_environ(given: Any, num_workers: int, backend: str) -> list[dict[str,
         if not isinstance(own, Mapping) or not all(isinstance(text, str) for item in own.items() for text in item):
             source = f" returned {own!r} for worker {worker}, which" if callable(given) else f"={own!r}"
             raise TypeError(f"worker_env{source} is not a dict of texts, such as {{'CUDA_VISIBLE_DEVICES': '0'}}.")
+        for key, value in own.items():
+            if not key or "=" in key or "\0" in key + value:
+                raise ValueError(
+                    f"worker_env names the variable {key!r} with the value {value!r}. A name has at least one "
+                    "character and no '=', and neither has a NUL."
+                )
         environ.append(dict(own))
     return environ
 

@@ -920,7 +920,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         from parallel_envs.vector.tracing import traced
 
         self._pending.check_open("trace")
-        with Trace(path, seconds) as trace, traced(self, trace):
+        trace = Trace(path, seconds)
+        with traced(self, trace), trace:  # in this order: a trace that is refused writes no file
             yield
 
     @one_thread

@@ -1,7 +1,8 @@
 """The time of a manager: the part of a trace that belongs to it, and the table of its statistics.
 
-    with Trace("trace.json") as trace, traced(envs, trace):
-        ...                                     # `envs.trace("trace.json")` is these two
+    trace = Trace("trace.json")
+    with traced(envs, trace), trace:            # `envs.trace("trace.json")` is these two
+        ...
 
 The trace has a row for each worker, and the calls of the manager in the row of the caller. Workers write into buffers
 in shared memory, so events of a worker that has died are kept, and the worker in its place goes on in the same buffer.
@@ -142,7 +143,7 @@ class _Tracing:
                 self._request = found[-1].pending.number
             return found
         finally:
-            self._trace.add(name, began, _clock(), self._request)
+            self._trace.add(name, began, _clock(), {"request": self._request})
 
     def _opening(self, method: Callable[..., PendingRequest], /, *args: Any) -> PendingRequest:
         request = method(*args)

@@ -187,8 +187,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         except BaseException:
             self._abandon()  # a Ctrl-C before `_recv` began leaves no open turn
             raise
-        if trace.open_traces:
-            trace.record("act", began, agents=len(observations))
+        trace.record("act", began, agents=len(observations))
         return actions
 
     # ---- agents -----------------------------------------------------------------------------------------------------

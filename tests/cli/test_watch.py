@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -12,11 +13,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from parallel_envs.cli import app
+from parallel_envs.cli.report import RunRecord
 from parallel_envs.cli.watch import Server, Watched
 from parallel_envs.evaluation import EpisodeRecord, EvaluationResult
 from tests.cli.chromium import MISSING, PROGRAM, Chromium
@@ -71,13 +74,54 @@ def test_the_page_follows_the_files_and_is_computed_only_if_they_change(tmp_path
     assert "other.json" not in page
 
 
-def test_a_run_that_cannot_be_read_is_told_and_the_others_are_shown(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_read_is_told_and_the_others_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin(tmp_path / "good")
     begin(tmp_path / "bad<script>")
     (tmp_path / "bad<script>" / "metrics.jsonl").write_text("nonsense\n")
+    huge, digits, odd = (begin(tmp_path / name) for name in ("huge", "digits", "odd"))
+    line = {"steps": 300, "agents": {"agent_0": {"return": 10**400}}}
+    (huge / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    (digits / "settings.yaml").write_text(f"env: CartPole-v1\nseed: 0x{'f' * 6000}\n")
+    (odd / "settings.yaml").write_text("env: CartPole-v1\nrate: 0.7\n")
+    (begin(tmp_path / "words") / "outcome.json").write_text('{"agents": {}, "ended": "error", "steps": "many"}')
+    (begin(tmp_path / "wrong") / "outcome.json").write_text('{"agents": {}, "steps": 1}')
+
+    returns = RunRecord.returns
+
+    def refuse(run: RunRecord) -> Any:
+        return 1 / 0 if run.name == "odd" else returns(run)
+
+    monkeypatch.setattr(RunRecord, "returns", refuse)
     _, page = Watched(tmp_path).page()
-    assert "bad&lt;script&gt; cannot be read: Line 1 of" in page
-    assert ">good</th>" in page
+    for text in (
+        "bad&lt;script&gt; cannot be read: Line 1 of",
+        f"huge cannot be read: {huge}/metrics.jsonl has a return of agent_0 after 300 steps that is too large",
+        f"digits cannot be read: {digits}/settings.yaml cannot be shown: Exceeds the limit",
+        "odd cannot be shown: ZeroDivisionError: division by zero",
+        "words cannot be read: ",
+        "wrong cannot be read: ",
+        ">good</th>",
+    ):
+        assert text in page
+    for run, options in ((huge, []), (tmp_path / "words", []), (digits, ["--output", str(tmp_path / "page.html")])):
+        done = CliRunner().invoke(app, ["report", str(run), *options])
+        assert (done.exit_code, str(run) in done.output) == (2, True)
+
+
+def test_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+    for path in (tmp_path / "x.json", begin(tmp_path / "run") / "metrics.jsonl"):
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        pipe, data = os.open(path, os.O_RDWR | os.O_NONBLOCK), b"x" * 300
+        try:
+            os.write(pipe, data)
+            Watched(path.parent).page()
+            assert os.read(pipe, 1000) == data
+        finally:
+            os.close(pipe)
+        path.unlink()
 
 
 # ---- the server -----------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from parallel_envs import (
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = f"{ROOT / 'parallel_envs'}/"
+MARKS = f"{PACKAGE}trace.py"  # nothing happens there unless a trace is open
 PAGE = ROOT / "docs/design/walks.md"
 
 Walk = dict[str, list[str]]
@@ -37,7 +38,8 @@ def traced(call: Callable[[], Any]) -> Walk:
 
     def note(frame: Any, event: str, _: Any) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE) and not code.co_name.startswith("<"):
+        is_ours = code.co_filename.startswith(PACKAGE) and code.co_filename != MARKS
+        if event == "call" and is_ours and not code.co_name.startswith("<"):
             functions = walk.setdefault(code.co_filename.removeprefix(PACKAGE), [])
             if code.co_qualname not in functions:
                 functions.append(code.co_qualname)

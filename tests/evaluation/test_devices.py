@@ -17,6 +17,8 @@ from parallel_envs.rollouts.networks import Mlp, markov_policy  # noqa: E402
 from parallel_envs.wrappers import TorchPolicy  # noqa: E402
 from tests.device import CountedDevice  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("meta_device")
+
 CART = "CartPole-v1"
 SPACES = (one := gym.make(CART)).observation_space, one.action_space
 

@@ -413,6 +413,22 @@ def test_a_late_step_can_be_waited_for_again_and_dropped_by_a_reset(opened: Any)
     assert not venv.waiting
 
 
+def test_a_late_reset_is_waited_for_by_the_next_one(opened: Any) -> None:
+    """A `VecEnv` has no `reset_wait`."""
+    late = [ScriptedEnv, faulty(Fault.SLEEP, Moment.RESET, at=1, seconds=0.6)]
+    for wrap in (lambda envs: envs, RecordEpisodeStatistics):
+        plain = opened(to_sb3([ScriptedEnv, partial(ScriptedEnv, episode_lengths=(6,))], backend="serial"))
+        manager = ParallelEnvManager(late, reset_timeout=0.2, autoreset_mode="SameStep")
+        venv = opened(to_sb3(wrap(manager)))
+        for one in (venv, plain):
+            one.seed(3)
+        with pytest.raises(StepTimeout):
+            venv.reset()
+        manager.reset_timeout = 30.0
+        assert same(venv.reset(), plain.reset())
+        assert same(venv.step([0, 1])[0], plain.step([0, 1])[0])
+
+
 def test_close_twice_and_close_before_anything(opened: Any) -> None:
     venv = to_sb3([scripted()] * 2, num_workers=1)
     venv.close()

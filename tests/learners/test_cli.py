@@ -157,13 +157,18 @@ def test_the_example_and_the_time_for_updates_reach_the_learners(config: Path) -
         (["env=mpe2/simple_spred-v3"], "'mpe2/simple_spred-v3' is unknown. Did you mean 'mpe2/simple_spread-v3'?"),
         (["env=CartPole"], "Did you mean 'CartPole-v1'?"),
         (["device=cudaa"], "device='cudaa' is unknown. Torch has here: cpu"),
-        (["device=meta", "mode=overlap"], "Give learn_in='thread' or 'serial'"),
+        (["device=meta"], "torch finds no META device here"),
+        (["mode=overlap", "device=meta"], "Give learn_in='thread' or 'serial'"),
         (["other.yaml"], "two settings files"),
         (["env=CartPole-v1", "env_kwargs={lenght: 3}"], "lenght"),
         (["env=pettingzoo.classic.tictactoe_v3"], "Choose another: learners need all agents' actions at once"),
     ],
 )
-def test_mistakes_are_told_in_plain_words(words: list[str], message: str, train: Train, tmp_path: Path) -> None:
+def test_mistakes_are_told_in_plain_words(
+    words: list[str], message: str, train: Train, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if words[1:] == ["device=meta"]:
+        request.getfixturevalue("meta_device")
     if "tictactoe" in words[0]:
         pytest.importorskip("pettingzoo.classic.tictactoe_v3")
     done = train(*words, f"folder={tmp_path / 'run'}")

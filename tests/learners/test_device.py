@@ -19,6 +19,8 @@ from tests.device import CountedDevice
 from tests.learners.lives import CASES, NUM_ROWS, learners, live, mode_of, plans, updated
 from tests.learners.test_independent import DQN, PPO, SAC, learning
 
+pytestmark = pytest.mark.usefixtures("meta_device")
+
 GRU = PPOConfig(rollout_length=8, minibatch_size=16, num_epochs=1, network="gru", hidden=(8,), memory_size=8)
 
 

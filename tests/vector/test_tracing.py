@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from collections import Counter
+from concurrent import futures
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +18,7 @@ import pytest
 from gymnasium import spaces
 
 from parallel_envs import MultiAgentEnvManager, ParallelEnvManager, WorkerDied
-from parallel_envs.errors import EnvError
+from parallel_envs.errors import ConcurrentCall, EnvError
 from parallel_envs.testing import Fault, FaultyEnv, InfoKind, Moment, ScriptedEnv, assert_same_batch
 from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
 from parallel_envs.trace import SpanBuffer, Trace, instant, open_traces, record, span
@@ -33,7 +36,7 @@ class Timeline:
     """A trace file: its events by row. Made only if what holds for every file holds for this one."""
 
     def __init__(self, path: Path) -> None:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(), parse_constant=pytest.fail)  # NaN, which is no JSON
         assert content.keys() == {"traceEvents", "displayTimeUnit", "metadata"}
         assert content["displayTimeUnit"] == "ms"
         events: list[Event] = content["traceEvents"]
@@ -213,8 +216,13 @@ def test_a_buffer_that_is_made_anew_goes_on_behind_the_last_event() -> None:
 
 def test_wrong_traces_are_refused_and_the_manager_goes_on(make: Make, tmp_path: Path) -> None:
     envs, path = opened(make, LENGTHS, num_workers=2), tmp_path / "trace.json"
-    with envs.trace(path), pytest.raises(RuntimeError, match="inside another one"), envs.trace(tmp_path / "other"):
+    kept = tmp_path / "kept"
+    kept.write_text("the trace of yesterday")
+    with envs.trace(path), pytest.raises(RuntimeError, match="inside another one"), envs.trace(kept):
         pass
+    with envs._guard.lock, futures.ThreadPoolExecutor() as pool:  # another thread is inside the manager
+        assert isinstance(pool.submit(envs.trace(kept).__enter__).exception(), ConcurrentCall)
+    assert kept.read_text() == "the trace of yesterday"
     for wrong, text in ((tmp_path, "it is a folder"), (tmp_path / "no" / "trace.json", "there is no folder")):
         with pytest.raises(OSError, match=text), envs.trace(wrong):
             pass
@@ -318,6 +326,29 @@ def test_marks_cost_nothing_and_are_nowhere_while_no_trace_is_open(tmp_path: Pat
     timeline = Timeline(tmp_path / "trace.json")
     assert {row: len(events) for row, events in timeline.rows.items()} == {"caller": 1, "learner 1": 1, "learner 10": 0}
     assert [(row, one["name"]) for row, one in timeline.instants] == [("learner 10", "now")]
+
+
+def test_threads_one_after_another_have_rows_of_their_own(tmp_path: Path) -> None:
+    """Linux gives the id of a thread that has ended to the next one."""
+    with Trace(tmp_path / "trace.json"):
+        for name in ("alpha", "beta", "gamma"):
+            thread = threading.Thread(target=record, args=(f"work of {name}", time.perf_counter()), name=name)
+            thread.start()
+            thread.join()
+    rows = Timeline(tmp_path / "trace.json").rows
+    expected = {"caller": [], **{name: [f"work of {name}"] for name in ("alpha", "beta", "gamma")}}
+    assert {row: [one["name"] for one in events] for row, events in rows.items()} == expected
+
+
+def test_arguments_are_json_whatever_they_are(tmp_path: Path) -> None:
+    path, given = tmp_path / "trace.json", {"loss": float("nan"), "all": (np.float32("inf"), np.arange(2))}
+    with Trace(path):
+        with span("plain", number=np.int64(3), share=np.float32(0.5), path=Path("here")):
+            pass
+        instant("odd", number=np.int64(3), more=given)
+    timeline = Timeline(path)
+    assert timeline.rows["caller"][0]["args"] == {"number": 3, "share": 0.5, "path": "here"}
+    assert timeline.instants[0][1]["args"] == {"number": 3, "more": {"loss": "nan", "all": ["inf", [0, 1]]}}
 
 
 def test_a_forked_process_writes_no_file(tmp_path: Path) -> None:

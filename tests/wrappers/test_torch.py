@@ -488,6 +488,7 @@ ON_A_DEVICE: dict[str, Any] = {
 }
 
 
+@pytest.mark.usefixtures("meta_device")
 @pytest.mark.parametrize("kind", ON_A_DEVICE)
 @pytest.mark.parametrize("rows", [None, 2])
 def test_every_network_is_computed_on_the_device(kind: str, rows: int | None, caplog: pytest.LogCaptureFixture) -> None:

@@ -298,8 +298,8 @@ class LearnerThread:
         began = time.perf_counter()
         reports = self.mode.update({job.agent: job.plan for job in jobs})
         spent = time.perf_counter() - began
+        trace.record("update", began, agents=len(jobs))
         if trace.open_traces:
-            trace.record("update", began, agents=len(jobs))
             trace_updates(reports)
         self.seconds += spent
         results = []
