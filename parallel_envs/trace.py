@@ -29,7 +29,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,6 +48,8 @@ _log = logging.getLogger(__name__)
 MOST_OF_A_ROW = 1 << 16
 CALLER = "caller"
 """The row of the thread that opened the trace."""
+STATS = "worker_stats"
+"""The name of the event that holds the statistics of workers."""
 
 Event = tuple[str, float, float | None, Mapping[str, Any] | None]
 """Name, start, end (None: an instant event), and arguments."""
@@ -197,6 +199,7 @@ class Trace:
         self.began, self._wall = _clock(), datetime.now(UTC)
         self._rows: dict[tuple[int, str], _Row] = {}
         self._buffers: dict[str, SpanBuffer] = {}
+        self._stats: list[tuple[str, Callable[[], Iterable[Mapping[str, Any]]]]] = []
         self._owner, self._thread = os.getpid(), _this_thread()
 
     def add(
@@ -213,6 +216,10 @@ class Trace:
     def add_buffer(self, row: str, spans: SpanBuffer) -> None:
         """Take the events of a worker from this buffer when the file is written."""
         self._buffers[row] = spans
+
+    def add_stats(self, stats: Callable[[], Iterable[Mapping[str, Any]]], prefix: str = "") -> None:
+        """Have the file hold the statistics of the workers of a manager, as they are when it is written, for pages."""
+        self._stats.append((prefix, stats))
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[Self]:
@@ -270,6 +277,9 @@ class Trace:
         dropped: dict[str, int] = {}
         pid = self._owner
         lines = [_line({"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": "parallel_envs"}})]
+        workers = [{**row, "worker": f"{prefix}{row['worker']}"} for prefix, stats in self._stats for row in stats()]
+        if workers:  # an event that Perfetto ignores
+            lines.append(_line({"name": STATS, "ph": "M", "pid": pid, "tid": 0, "args": {"workers": workers}}))
         for tid, (name, events) in enumerate(rows.items()):
             kept = [one for one in events if one[1] >= self.began and (one[2] or one[1]) >= since]
             kept.sort(key=lambda one: (one[1], -(one[2] or one[1])))  # an event stands before those inside it

@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
@@ -29,10 +29,8 @@ class Span(NamedTuple):
     end: float
 
 
-def spans_in(path: Path) -> dict[str, list[Span]]:
-    """Return by thread the complete events of a trace in Chrome's format, the first ones first.
-
-    Threads are in the order in which the file names them.
+def events_in(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a trace in Chrome's format.
 
     A file that is still being written, or that is damaged, gives the events that can be read. Of a file above 16 MB
     the first and the last events are read. Raises OSError.
@@ -58,11 +56,14 @@ def spans_in(path: Path) -> dict[str, list[Span]]:
             except (ValueError, RecursionError):
                 end, faults = at + 1, faults + 1
             at = text.find("{", end)
+    return [event for event in events if isinstance(event, dict)]
+
+
+def spans_of(events: Iterable[Mapping[str, Any]]) -> dict[str, list[Span]]:
+    """Return the complete events by thread, the first ones first. Threads are in the order in which they are named."""
     names: dict[tuple[str, str], str] = {}
     found: dict[tuple[str, str], list[Span]] = {}
     for event in events:
-        if not isinstance(event, dict):
-            continue
         thread = str(event.get("pid", "")), str(event.get("tid", ""))
         start, length, arguments = event.get("ts"), event.get("dur"), event.get("args")
         if event.get("ph") == "M" and event.get("name") == "thread_name" and isinstance(arguments, dict):
@@ -78,6 +79,28 @@ def spans_in(path: Path) -> dict[str, list[Span]]:
     return by_name
 
 
+def _workers_table(events: Iterable[Mapping[str, Any]], name: str) -> str:
+    """Return a table of the statistics of workers that a trace holds, or an empty text."""
+    from parallel_envs.trace import STATS
+
+    rows = []
+    for event in events:
+        arguments = event.get("args") if event.get("name") == STATS else None
+        found = arguments.get("workers") if isinstance(arguments, dict) else None
+        for worker in found if isinstance(found, list) else ():
+            values = {key: value for key, value in worker.items() if _is_number(value)}
+            whole, steps = values.get("seconds", 0.0), values.get("steps", 0)
+            shares = [
+                round(100 * values.get(f"{one}_seconds", 0.0) / whole, 1) if whole > 0 else None
+                for one in ("step", "reset", "idle", "wait")
+            ]
+            mean = round(1e3 * values.get("step_seconds", 0.0) / steps, 3) if steps else None
+            envs = ", ".join(map(str, worker.get("env_ids", ())))
+            rows.append([str(worker.get("worker")), envs, steps, *shares, mean, values.get("restarts")])
+    heads = ["worker", "envs", "steps", "in step, %", "in reset, %", "idle, %", "waited for, %", "ms/step", "restarts"]
+    return table(f"Workers since they were started: {name}", heads, rows) if rows else ""
+
+
 def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and -1e18 < value < 1e18
 
@@ -90,9 +113,10 @@ def timeline(folder: Path, name: str, number: int) -> Iterator[Section]:
     from parallel_envs.learners.run_folder import TRACE
 
     try:
-        threads = spans_in(folder / TRACE) if (folder / TRACE).is_file() else {}
+        events = events_in(folder / TRACE) if (folder / TRACE).is_file() else []
     except OSError:
         return
+    threads = spans_of(events)
     if not threads:
         return
     ends, more = sorted(span.end for own in threads.values() for span in own), len(threads) - _MOST_THREADS
@@ -134,4 +158,5 @@ def timeline(folder: Path, name: str, number: int) -> Iterator[Section]:
     content = picture(figure, title, "; ".join(told), colours=names)
     content += f"<p>{more} more threads are in {escape(TRACE)}.</p>" if more > 0 else ""
     content += table(f"Seconds by thread: {name}", ["thread", *(f"{kind}, s" for kind in names)], rows)
+    content += _workers_table(events, name)
     yield Section(f"Workers over time: {name}", f"<div{tag(run=number)}>{content}</div>")

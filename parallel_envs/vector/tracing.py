@@ -69,6 +69,7 @@ class _Tracing:
             f"{prefix}worker {worker} (env {held[0]}{f'-{held[-1]}' if len(held) > 1 else ''})"
             for worker, held in enumerate(self._batch.slices)
         ]
+        self._prefix = prefix
         self._replaced: list[tuple[Any, str]] = []
         self._request = 0  # the newest request that was made, or waited for
 
@@ -80,6 +81,7 @@ class _Tracing:
         self._buffers = [SpanBuffer(self._block, size * worker, capacity) for worker in range(len(self._rows))]
         for row, spans in zip(self._rows, self._buffers, strict=True):
             self._trace.add_buffer(row, spans)
+        self._trace.add_stats(self._stats, self._prefix)
         self._tell(self._pool.all_workers)
         for name in _CALLS:
             self._replace(self._manager, name, functools.partial(self._timed, name))
@@ -108,6 +110,9 @@ class _Tracing:
                 lock.release()
         self._batch.env_seconds = self._mean_steps()
         self._block.close()
+
+    def _stats(self) -> list[dict[str, Any]]:
+        return [] if self._pool.closed else self._batch.stats(self._manager._recovery.restarts)
 
     def _tell(self, workers: Iterable[int], *, stop: bool = False) -> None:
         """Have workers record from now on, or no more. Nobody waits for that: it happens before any later request."""

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from parallel_envs import ParallelEnvManager
 from parallel_envs.cli import app, report_timeline
 from parallel_envs.cli.report import EvaluationRecord, RunRecord, curve, mean_and_half_width, page_of
 from parallel_envs.cli.report_page import Section, html_page, table
-from parallel_envs.cli.report_timeline import Span, spans_in, timeline
+from parallel_envs.cli.report_timeline import Span, events_in, spans_of, timeline
 from parallel_envs.evaluation import EpisodeRecord, EvaluationResult, Failure, evaluate
 from parallel_envs.learners.outcomes import AgentOutcome, RunOutcome
 from tests.cli.chromium import MISSING, PROGRAM, Chromium
@@ -161,17 +162,32 @@ def events(count: int) -> list[dict[str, object]]:
 def test_a_trace_is_read_by_thread_also_if_it_is_not_finished(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     file.write_text(text := json.dumps({"traceEvents": events(3)}))
-    found = spans_in(file)
+    found = spans_of(events_in(file))
     assert list(found) == ["worker 1", "worker 0"]  # as the file names them
     assert found["worker 0"] == [Span("step", one / 1000, (one + 3) / 1000) for one in (0, 4, 8)]
     for end in range(0, len(text), 11):
         file.write_text(text[:end])
-        assert sum(map(len, spans_in(file).values())) <= 6
+        assert sum(map(len, spans_of(events_in(file)).values())) <= 6
     file.write_text(json.dumps(events(3))[:-40])
-    assert spans_in(file) == found
+    assert spans_of(events_in(file)) == found
     for nonsense in ("", "[]", "3", '{"traceEvents": 3}', "{" * 5000, '{"a":' * 5000, '[{"ph": "X", "ts": 1e999}]'):
         file.write_text(nonsense)
         assert list(timeline(tmp_path, "run", 0)) == []
+
+
+def test_the_statistics_of_workers_stand_below_their_timeline(tmp_path: Path) -> None:
+    with ParallelEnvManager("CartPole-v1", num_envs=3, num_workers=2, backend="serial") as envs:
+        envs.reset(seed=0)
+        with envs.trace(tmp_path / "trace.json"):
+            for _ in range(5):
+                envs.step([0, 0, 0])
+        steps = [row["steps"] for row in envs.stats()]
+    [(_, content)] = timeline(tmp_path, "run", 0)
+    assert "Workers since they were started: run" in content
+    rows = re.findall(
+        r'<th scope="row" data-value="(\d+)">.*?</th><td data-value="([^"]*)">.*?data-value="(\d+)"', content
+    )
+    assert rows == [("0", "0, 1", str(steps[0])), ("1", "2", str(steps[1]))]
 
 
 def test_of_a_long_trace_the_last_spans_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +200,7 @@ def test_of_a_long_trace_the_last_spans_are_drawn(tmp_path: Path, monkeypatch: p
     assert 1000 <= content.count("<path") < 1100
     monkeypatch.setattr(report_timeline, "_MOST_BYTES", 100_000)
     monkeypatch.setattr(report_timeline, "_HEAD_BYTES", 1_000)
-    read = spans_in(file)  # names from the beginning, and the last spans
+    read = spans_of(events_in(file))  # names from the beginning, and the last spans
     assert list(read) == ["worker 1", "worker 0"]
     assert 500 < len(read["worker 0"]) < 2000
     assert read["worker 0"][-1].end == pytest.approx(15.999)
