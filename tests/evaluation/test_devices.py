@@ -50,6 +50,7 @@ def test_each_action_costs_one_transfer_each_way_and_given_policies_stay_where_t
     assert result.settings["device"] == "meta"
 
 
+@pytest.mark.slow
 def test_a_device_that_computes_gives_the_numbers_of_the_cpu_in_workers_too() -> None:
     policies = {"torch": mlp_policy(), "batch": markov_policy(*SPACES, hidden=(8,)), "none": lambda seen: 0}
     plain, here, there = (

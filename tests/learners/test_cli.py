@@ -209,7 +209,14 @@ def test_a_run_whose_agent_diverges_ends_or_goes_on_and_fails_if_it_has_learnt_n
     assert (done.exit_code, "Nothing was learnt by 'red'" in done.output) == (1, True)
 
 
-@pytest.mark.parametrize("how", [[], ["mode=overlap", "learn_in=process"], ["mode=overlap", "learn_in=thread"]])
+@pytest.mark.parametrize(
+    "how",
+    [
+        [],
+        pytest.param(["mode=overlap", "learn_in=process"], marks=pytest.mark.slow),
+        ["mode=overlap", "learn_in=thread"],
+    ],
+)
 def test_a_traced_run_has_a_timeline_of_workers_learners_and_checkpoints(
     train: Train, tmp_path: Path, how: list[str]
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_batch_costs_one_transfer_each_way_and_an_update_none_for_acting(confi
         assert counted.counts == (num_batches, num_batches)
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("how", [{}, {"mode": "overlap", "learn_in": "serial"}], ids=["sync", "overlap"])
 @pytest.mark.parametrize("red", [PPO, DQN], ids=["ppo", "dqn"])
 def test_states_come_from_the_device_and_return_to_it(red: Any, how: Any) -> None:
@@ -105,6 +106,7 @@ def test_states_come_from_the_device_and_return_to_it(red: Any, how: Any) -> Non
         assert learners.agents["red"].parameters.matrix.weights.is_meta
 
 
+@pytest.mark.slow
 def test_policies_in_workers_act_on_the_cpu_with_copies() -> None:
     with CountedDevice() as counted, learning(PPO, device="meta", strategy="process") as learners:
         for policy in learners.policy.policy.values():  # type: ignore[union-attr]

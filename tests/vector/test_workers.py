@@ -40,7 +40,7 @@ def test_settings_of_processes_reach_them_and_envs_may_start_children(make_proce
     assert make_process([CountingEnv]).apply(lambda env: os.environ.get("OMP_NUM_THREADS")) == ["1"]
 
 
-@pytest.mark.parametrize("context", START_METHODS)
+@pytest.mark.parametrize("context", ["forkserver", "fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_each_worker_has_its_own_variables_also_after_a_restart(make_process: Make, context: Any) -> None:
     def variable(env: Any) -> str:
         return os.environ["GPU"] + os.environ.get("HOME", "")
