@@ -76,4 +76,5 @@ def test_the_example_trains_goes_on_and_its_curve_is_drawn(tmp_path: Path) -> No
     assert [row["steps"] for row in rows] == ["80", "160", "240"]
     assert float(rows[-1]["episode_10"]) == pytest.approx(result["by_episode"][9], rel=1e-3)
     picture = ET.parse(tmp_path / "bandits-7.svg").getroot()  # written just now
-    assert len(picture.findall("{http://www.w3.org/2000/svg}polyline")) == 10
+    lines = [path.get("style", "") for path in picture.iter("{http://www.w3.org/2000/svg}path")]
+    assert len({style for style in lines if "stroke-width: 2;" in style}) == 10  # a colour for each episode
