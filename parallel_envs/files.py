@@ -99,7 +99,7 @@ def is_file(path: str | Path) -> bool:
 
 
 def unwritable(path: Path) -> str:
-    """Return why a file cannot be written, as far as this can be seen beforehand; an empty text if it can."""
+    """Return the reason why a file cannot be written, or an empty text if none can be seen beforehand."""
     folder = path.parent
     try:
         if path.is_dir():

@@ -127,7 +127,7 @@ class WandbBlock(Block):
     """The block `writers.wandb`: Weights & Biases."""
 
     project: str | None = None
-    """Project of the run. None: WANDB_PROJECT, or `parallel-envs`."""
+    """Project of the run. None: the environment variable WANDB_PROJECT, or else `parallel-envs`."""
     entity: str | None = None
     """User or team. None: WANDB_ENTITY, or the default of the account."""
     name: str | None = None

@@ -181,7 +181,7 @@ class AgentArrays(abc.ABC):
         return dict(snapshot(self._final_results.get(env, {})))
 
     def restore_ended(self, env: int, results: Mapping[Agent, FinalResult]) -> None:
-        """Replace the final results of an env by those of a state."""
+        """Replace the final results of an env by the results that a state holds."""
         self._final_results[env] = snapshot(dict(results))
 
     def of_all(self, observations: Any, infos: Mapping[str, Any], stale: Collection[int] = ()) -> AgentResults:

@@ -398,11 +398,11 @@ class SingleTurnEnv(AECEnv[Any, Any, Any]):  # type: ignore[misc]  # as SingleEn
     def refresh(self) -> None:
         """Take over the state of the game, after a state has been set."""
         if hasattr(self, "agent_selection"):  # it has been reset
-            self._play(_unchanged, None)
+            self._play(_game_of)
 
-    def _play(self, function: Any, argument: Any) -> None:
+    def _play(self, function: Any, *arguments: Any) -> None:
         seconds = self._envs.envs.reset_timeout if function is _reset_game else self._envs.envs.step_timeout
-        (game,) = self._envs.apply(function, argument, env_ids=self._env, timeout=seconds)
+        (game,) = self._envs.apply(function, *arguments, env_ids=self._env, timeout=seconds)
         self._seen = game.pop("observation")
         self.__dict__.update(game)
 
@@ -438,10 +438,6 @@ def _reset_game(env: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _take_turn(env: Any, action: Any) -> dict[str, Any]:
     env.step(action)
-    return _game_of(env)
-
-
-def _unchanged(env: Any, _: None) -> dict[str, Any]:
     return _game_of(env)
 
 
